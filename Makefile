@@ -1,0 +1,36 @@
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup train test test-all check clean
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.done  ## Make .venv and install everything in it
+
+$(VENV)/.done: pyproject.toml
+	@$(PYTHON) -c 'import sys; v = "%d.%d.%d" % sys.version_info[:3]; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, but $(PYTHON) is " + v + "; name another one: make setup PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --editable '.[train,dev]'
+	@touch $@
+
+train: setup  ## Train: make train ARGS="lifetime=4"
+	$(RUN) train.py lifetime=2 seed=42 $(ARGS)
+
+test: setup  ## Run the tests, without the slow ones
+	$(RUN) -m pytest $(ARGS)
+
+test-all: setup  ## Run all the tests
+	$(RUN) -m pytest -m 'slow or not slow' $(ARGS)
+
+check: setup  ## Lint, and check the types
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+clean:  ## Remove what running and testing left, the runs excepted
+	rm -rf .pytest_cache .mypy_cache .ruff_cache build *.egg-info
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -1,0 +1,24 @@
+"""Sample reuse for PyTorch: a prepared sample serves ``lifetime`` consecutive epochs."""
+
+from reuseloader.dataset import ReuseDataset, ReuseStats
+from reuseloader.folder import FolderInUseError
+from reuseloader.loader import ReuseDataLoader, ReuseSampler
+from reuseloader.policy import FOREVER, ReuseKey, ReusePolicy, mix, permute
+from reuseloader.sample import seeded
+from reuseloader.store import load_torch, save_torch
+
+__all__ = [
+    "FOREVER",
+    "FolderInUseError",
+    "ReuseDataLoader",
+    "ReuseDataset",
+    "ReuseKey",
+    "ReusePolicy",
+    "ReuseSampler",
+    "ReuseStats",
+    "load_torch",
+    "mix",
+    "permute",
+    "save_torch",
+    "seeded",
+]

@@ -1,0 +1,293 @@
+"""A map-style dataset that builds a sample once a generation and reads it until that ends."""
+
+from __future__ import annotations
+
+import os
+import stat
+import warnings
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import index as as_index
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.data import Dataset
+
+from reuseloader.folder import close_folder, open_folder, sample_path, temporary_path
+from reuseloader.policy import ReuseKey, ReusePolicy, check_integer
+from reuseloader.sample import compact
+from reuseloader.store import (
+    READERS,
+    STALE,
+    DamagedFileError,
+    Identity,
+    Load,
+    Save,
+    UnstorableSampleError,
+    load_torch,
+    sample_of,
+    save_torch,
+)
+
+Build = Callable[[ReuseKey], Any]
+Finish = Callable[[Any, ReuseKey], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReuseStats:
+    """What was done, and how long it took, summed over workers.
+
+    Attributes:
+        built: samples that ``build`` made.
+        reused: samples read from the folder.
+        stored: samples written to the folder.
+        damaged: files that could not be used and were built again.
+        save_errors: samples that could not be written.
+        build_s: seconds in ``build``.
+        read_s: seconds reading and checking files that were reused.
+        read_bytes: size of the files that were reused.
+        written_bytes: size of the files that were written.
+    """
+
+    built: int = 0
+    reused: int = 0
+    stored: int = 0
+    damaged: int = 0
+    save_errors: int = 0
+    build_s: float = 0.0
+    read_s: float = 0.0
+    read_bytes: int = 0
+    written_bytes: int = 0
+
+    @classmethod
+    def from_tally(cls, tally: Counter[str]) -> ReuseStats:
+        """Return the stats of integer counts, in which times are nanoseconds (``build_ns``)."""
+        return cls(
+            built=tally["built"],
+            reused=tally["reused"],
+            stored=tally["stored"],
+            damaged=tally["damaged"],
+            save_errors=tally["save_errors"],
+            build_s=tally["build_ns"] / 1e9,
+            read_s=tally["read_ns"] / 1e9,
+            read_bytes=tally["read_bytes"],
+            written_bytes=tally["written_bytes"],
+        )
+
+
+class EpochIndex(NamedTuple):
+    """An index with the epoch of the pass that asks for it; how the loader calls the dataset."""
+
+    epoch: int
+    sample: int
+
+
+class News(NamedTuple):
+    """A message for the user; of those with ``once`` set, the first alone is shown."""
+
+    text: str
+    once: bool
+
+
+class ReuseDataset(Dataset[Any]):
+    """Samples that serve ``policy.lifetime`` epochs each, kept as one file an index.
+
+    For an index it computes the key of the current epoch. If the stored file has the identity
+    needed (generation, sample seed, lifetime, fingerprint), it is read; otherwise ``build(key)``
+    makes the sample, and it overwrites the same file unless this is its last use.
+
+    Works in a plain ``DataLoader`` with ``set_epoch``; ``ReuseDataLoader`` sets the epoch itself.
+
+    Args:
+        build: makes a sample from a key, and draws from ``key.seed`` alone. A sample is any
+            object that ``save`` can hold, on the CPU, without gradients.
+        size: number of samples, a positive integer.
+        directory: folder of the stored samples, made where it does not exist.
+        policy: lifetime and seed.
+        fingerprint: text that changes whenever the build does; another one makes files stale.
+        save: ``save(obj, path)`` writes a file; ``obj`` is a dict with the entries generation,
+            seed, lifetime, fingerprint and sample.
+        load: ``load(path)`` returns an equal dict. The default one unpickles: use only folders
+            that this library wrote.
+        finish: ``finish(sample, key)`` returns what the user gets; it runs at every use, after
+            the store, and draws from ``key.use_seed``.
+
+    Raises:
+        ValueError: an argument breaks a rule above, or the folder cannot be written.
+        FolderInUseError: another process works in the folder.
+    """
+
+    def __init__(
+        self,
+        build: Build,
+        size: int,
+        directory: str | os.PathLike[str],
+        policy: ReusePolicy,
+        *,
+        fingerprint: str = "",
+        save: Save = save_torch,
+        load: Load = load_torch,
+        finish: Finish | None = None,
+    ) -> None:
+        for name, function in {"build": build, "save": save, "load": load}.items():
+            _check_callable(name, function)
+        if finish is not None:
+            _check_callable("finish", finish)
+        if not isinstance(fingerprint, str):
+            raise ValueError(f"fingerprint must be a string, but got fingerprint={fingerprint!r}")
+        self.size = check_integer("size", size, minimum=1)
+        self.policy = policy
+        self.fingerprint = fingerprint
+        self.directory = Path(directory).absolute()
+        self._build = build
+        self._finish = finish
+        self._save = save
+        self._load = load
+        self._epoch = torch.zeros((), dtype=torch.int64)
+        self._epoch.share_memory_()  # type: ignore[no-untyped-call]
+        self._tally: Counter[str] = Counter()
+        self._news: list[News] = []
+        self._said_once = False
+        folder = open_folder(self.directory)
+        if folder is not None:
+            # Not at exit: the system unlocks then, and the order of destruction is not ours.
+            weakref.finalize(self, close_folder, folder).atexit = False
+
+    def __len__(self) -> int:
+        return self.size
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the samples asked for next; running workers see it."""
+        self._epoch.fill_(check_integer("epoch", epoch, minimum=0))
+
+    def stats(self) -> ReuseStats:
+        """Return the stats of this process since the dataset was made or a loader took them."""
+        return ReuseStats.from_tally(self._tally)
+
+    def __getitem__(self, index: int | EpochIndex) -> Any:
+        if isinstance(index, EpochIndex):
+            return self._get(index.epoch, index.sample)  # the loader passes the news on
+        sample = self._get(int(self._epoch), index)
+        self._said_once = announce(self._news, self._said_once)
+        self._news = []
+        return sample
+
+    def hand_over(self) -> tuple[dict[str, int], list[News]]:
+        """Return the counts and messages since the last call, and begin anew."""
+        tally, news = self._tally, self._news
+        self._tally, self._news = Counter(), []
+        return dict(tally), news
+
+    def _get(self, epoch: int, index: int) -> Any:
+        index = as_index(index)
+        if not 0 <= index < self.size:
+            raise IndexError(f"index must be in [0, {self.size}), but got index={index}")
+        key = self.policy.key(index, epoch)
+        identity = Identity(
+            generation=key.generation,
+            seed=key.seed,
+            lifetime=self.policy.lifetime,
+            fingerprint=self.fingerprint,
+        )
+        path = sample_path(self.directory, index)
+        sample = self._read(path, identity)
+        if sample is STALE:
+            sample = self._make(key)
+            if not key.is_last_use:
+                self._store(sample, path, identity)
+        if self._finish is None:
+            return sample
+        return _call("finish", key, self._finish, sample, key)
+
+    def _read(self, path: Path, identity: Identity) -> Any:
+        """Return the stored sample, or ``STALE`` where there is none that may be used."""
+        start = perf_counter_ns()
+        try:
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode):
+                raise DamagedFileError("it is no regular file")
+            reader = READERS.get(self._load)
+            if reader is not None:
+                sample = reader(path, identity)
+            else:
+                sample = sample_of(self._load(path), identity)
+        except FileNotFoundError:
+            return STALE
+        except Exception as error:  # whatever a damaged file makes a reader raise
+            self._tally["damaged"] += 1
+            text = f"{path} is damaged and is built again: {error or type(error).__name__}"
+            self._news.append(News(text, once=False))
+            return STALE
+        if sample is not STALE:
+            self._tally["reused"] += 1
+            self._tally["read_ns"] += perf_counter_ns() - start
+            self._tally["read_bytes"] += status.st_size
+        return sample
+
+    def _make(self, key: ReuseKey) -> Any:
+        start = perf_counter_ns()
+        sample = _call("build", key, self._build, key)
+        self._tally["built"] += 1
+        self._tally["build_ns"] += perf_counter_ns() - start
+        return _call("the sample", key, compact, sample)
+
+    def _store(self, sample: Any, path: Path, identity: Identity) -> None:
+        temporary = temporary_path(path)
+        try:
+            try:
+                self._save(identity.envelope(sample), temporary)
+                written = temporary.stat().st_size
+                os.replace(temporary, path)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+        except UnstorableSampleError as error:
+            _add_context(error, f"index={path.stem.lstrip('0') or '0'}")
+            raise
+        except Exception as error:  # the sample itself is good
+            self._tally["save_errors"] += 1
+            if not path.is_dir():  # which the read has already reported
+                text = f"{path} cannot be stored and will be built again: {error}"
+                self._news.append(News(text, once=True))
+            return
+        self._tally["stored"] += 1
+        self._tally["written_bytes"] += written
+
+
+def announce(news: list[News], said_once: bool) -> bool:
+    """Show messages as warnings; return whether one of those shown once has now been shown."""
+    for item in news:
+        if not (item.once and said_once):
+            warnings.warn(item.text, stacklevel=3)
+        said_once = said_once or item.once
+    return said_once
+
+
+def _check_callable(name: str, value: Any) -> None:
+    if not callable(value):
+        raise ValueError(f"{name} must be callable, but got {name}={value!r}")
+
+
+def _call(what: str, key: ReuseKey, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of the user's; say in its exception which sample it was about."""
+    place = f"{what} of index={key.index}, epoch={key.epoch}, generation={key.generation}"
+    try:
+        return function(*arguments)
+    except StopIteration as error:
+        # A DataLoader would take it for the end of the epoch.
+        raise RuntimeError(f"StopIteration: {error} (in {place})") from error
+    except Exception as error:
+        _add_context(error, place)
+        raise
+
+
+def _add_context(error: Exception, place: str) -> None:
+    # In the text itself where that can be done: str(error) then says it in a worker, too.
+    if len(error.args) == 1 and isinstance(error.args[0], str):
+        error.args = (f"{error.args[0]} (in {place})",)
+    else:
+        error.add_note(f"in {place}")

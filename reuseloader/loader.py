@@ -1,0 +1,248 @@
+"""A DataLoader whose workers make only ``1 / lifetime`` of the samples in an epoch."""
+
+from __future__ import annotations
+
+import copy
+import os
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import BatchSampler, DataLoader, Sampler, default_collate, default_convert
+
+from reuseloader.dataset import (
+    Build,
+    EpochIndex,
+    Finish,
+    News,
+    ReuseDataset,
+    ReuseStats,
+    announce,
+)
+from reuseloader.policy import ReusePolicy, check_integer, mix
+from reuseloader.store import Load, Save, load_torch, save_torch
+
+_TO_SEED_WORKERS = 4  # after the three streams of the policy
+_FIRST_BLOCK, _LARGEST_BLOCK = 1024, 65536  # positions asked at once: soon at work, then fast
+
+
+class ReuseSampler(Sampler[int]):
+    """The shuffled order of an epoch, asked from the policy in blocks.
+
+    Args:
+        policy: its seed and ``set_epoch`` select the order.
+        size: number of samples, a positive integer.
+    """
+
+    def __init__(self, policy: ReusePolicy, size: int) -> None:
+        self.policy = policy
+        self.size = check_integer("size", size, minimum=1)
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return self.size
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next iteration, an integer from 0 up."""
+        self.epoch = check_integer("epoch", epoch, minimum=0)
+
+    def at(self, epoch: int) -> ReuseSampler:
+        """Return a sampler of the same samples that stays in ``epoch``."""
+        sampler = copy.copy(self)
+        sampler.set_epoch(epoch)
+        return sampler
+
+    def __iter__(self) -> Iterator[int]:
+        return self._blocks(self.epoch)  # bound now, not when the first index is taken
+
+    def _blocks(self, epoch: int) -> Iterator[int]:
+        start, length = 0, _FIRST_BLOCK
+        while start < self.size:
+            stop = min(start + length, self.size)
+            yield from self.policy.order(np.arange(start, stop), epoch, self.size).tolist()
+            start, length = stop, min(2 * length, _LARGEST_BLOCK)
+
+
+class ReuseDataLoader(DataLoader[Any]):
+    """A DataLoader in which a prepared sample serves ``lifetime`` consecutive epochs.
+
+    The epoch rises by one at every started pass, also at one that is broken off. It travels to
+    the workers with each index, so that a sample belongs to the epoch of the pass that asked.
+
+    Args:
+        build, size, directory, fingerprint, save, load, finish: as in ``ReuseDataset``.
+        lifetime: epochs that a sample serves, a positive integer.
+        seed: any integer, taken modulo 2^64.
+        start_epoch: epoch of the first pass, from 0 up; with it a run continues after an epoch.
+        shuffle: follow ``policy.order``, a new order in every epoch. Reuse does not depend on the
+            order: a ``sampler`` or ``batch_sampler`` is followed as it is.
+        dataloader_options: every other option of ``torch.utils.data.DataLoader``. Without a
+            ``generator``, the global seeds of workers follow from ``(seed, epoch)`` and the
+            global generator of this process is left alone.
+
+    Raises:
+        ValueError: an argument breaks a rule above, or the folder cannot be written.
+        FolderInUseError: another process works in the folder.
+    """
+
+    def __init__(
+        self,
+        build: Build,
+        size: int,
+        directory: str | os.PathLike[str],
+        *,
+        lifetime: int,
+        seed: int = 0,
+        start_epoch: int = 0,
+        shuffle: bool = False,
+        fingerprint: str = "",
+        save: Save = save_torch,
+        load: Load = load_torch,
+        finish: Finish | None = None,
+        **dataloader_options: Any,
+    ) -> None:
+        self.policy = ReusePolicy(lifetime, seed)
+        self._epoch = check_integer("start_epoch", start_epoch, minimum=0)
+        self._pass_epoch = self._epoch
+        self._tally: Counter[str] = Counter()
+        self._said_once = False
+        self._persistent_pass: Callable[[], _Pass | None] = lambda: None
+        dataset = ReuseDataset(
+            build,
+            size,
+            directory,
+            self.policy,
+            fingerprint=fingerprint,
+            save=save,
+            load=load,
+            finish=finish,
+        )
+        options = dict(dataloader_options)
+        self._own_generator = options.get("generator") is None
+        if self._own_generator:
+            options["generator"] = torch.Generator()
+        self._own_order: ReuseSampler | None = None
+        if shuffle and options.get("sampler") is None and options.get("batch_sampler") is None:
+            shuffle = False
+            options["sampler"] = self._own_order = ReuseSampler(self.policy, dataset.size)
+        options["collate_fn"] = _Collate(dataset, options)
+        super().__init__(dataset, shuffle=shuffle, **options)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next pass."""
+        return self._epoch
+
+    def stats(self) -> ReuseStats:
+        """Return counts and seconds of the last started pass, for the batches received so far."""
+        return ReuseStats.from_tally(self._tally)
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        self._pass_epoch = self._epoch
+        self._epoch += 1
+        if self._own_generator:
+            seed = mix(self.policy.seed, _TO_SEED_WORKERS, self._pass_epoch) >> 1
+            self.generator.manual_seed(seed)
+        self._tally = Counter()
+        persistent = self.persistent_workers and self.num_workers > 0
+        current = self._persistent_pass()
+        if persistent and current is not None and not current.finished:
+            # A pass over the persistent workers is still alive: this one gets its own.
+            return _Pass(self, self._get_iterator())
+        reuse_pass = _Pass(self, super().__iter__())
+        if persistent:
+            self._persistent_pass = weakref.ref(reuse_pass)
+        return reuse_pass
+
+    @property
+    def _index_sampler(self) -> _EpochTagger:
+        # Where DataLoader takes its indices from, for single samples and for batches alike.
+        return _EpochTagger(self, super()._index_sampler)
+
+    def _announce(self, news: list[News]) -> None:
+        self._said_once = announce(news, self._said_once)
+
+    def _start_order(self, sampler: Any) -> Iterator[Any]:
+        if self._own_order is None:
+            return iter(sampler)
+        order = self._own_order.at(self._pass_epoch)
+        if self.batch_size is None:
+            return iter(order)
+        return iter(BatchSampler(order, self.batch_size, self.drop_last))
+
+
+class _EpochTagger:
+    """Puts the epoch of a pass on every index, or on every index of a batch."""
+
+    def __init__(self, loader: ReuseDataLoader, sampler: Any) -> None:
+        # Weakly: persistent workers hold this, and deleting the loader has to end them at once.
+        self._loader = weakref.proxy(loader)
+        self._sampler = sampler
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def __iter__(self) -> Iterator[Any]:
+        # Called once when a pass starts: the epoch is read here, not when the first batch is.
+        loader = self._loader
+        indices = loader._start_order(self._sampler)
+        if loader.batch_sampler is None:
+            return map(EpochIndex, _repeat(loader._pass_epoch), indices)
+        return _tag_batches(loader._pass_epoch, indices)
+
+
+def _repeat(value: int) -> Iterator[int]:
+    while True:
+        yield value
+
+
+def _tag_batches(epoch: int, batches: Iterator[Any]) -> Iterator[list[EpochIndex]]:
+    for batch in batches:
+        yield [EpochIndex(epoch, index) for index in batch]
+
+
+class _Delivery(NamedTuple):
+    """A batch with what it took to make it, on the way from a worker."""
+
+    batch: Any
+    tally: dict[str, int]
+    news: list[News]
+
+
+class _Collate:
+    """The user's collate function; sends the dataset's counts along with the batch."""
+
+    def __init__(self, dataset: ReuseDataset, options: dict[str, Any]) -> None:
+        single = options.get("batch_size", 1) is None and options.get("batch_sampler") is None
+        self._dataset = dataset
+        default = default_convert if single else default_collate
+        self._collate = options.get("collate_fn") or default
+
+    def __call__(self, samples: Any) -> _Delivery:
+        return _Delivery(self._collate(samples), *self._dataset.hand_over())
+
+
+class _Pass(Iterator[Any]):
+    """One pass: unpacks the deliveries, and keeps count of what the user has received."""
+
+    def __init__(self, loader: ReuseDataLoader, iterator: Iterator[_Delivery]) -> None:
+        self._loader = loader
+        self._iterator = iterator
+        self._tally = loader._tally
+        self.finished = False
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __next__(self) -> Any:
+        try:
+            delivery = next(self._iterator)
+        except StopIteration:
+            self.finished = True
+            raise
+        self._tally.update(delivery.tally)
+        self._loader._announce(delivery.news)
+        return delivery.batch
