@@ -39,7 +39,7 @@ def mix(*values: int) -> int:
     """
     state = 0
     for value in values:
-        state = _step(state ^ (value & _MASK))
+        state = _step(state ^ (as_index(value) & _MASK))
     return state
 
 

@@ -1,0 +1,1 @@
+"""The training pipeline: what a user of the template edits."""

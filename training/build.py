@@ -1,0 +1,75 @@
+"""The two stages of a sample: `build`, expensive and stored, and `finish`, cheap and fresh.
+
+A build function of your own has the signature of `build_image` and is named on the command line
+or in YAML: `build._target_=my_module.build`. It draws random numbers from `key.seed` alone, reads
+of time only `key.first_epoch`, and returns tensors that are small to store, so uint8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional as F
+
+from reuseloader import ReuseKey, seeded
+from training.curriculum import Steps
+
+Transform = Callable[[Any], Any]
+
+
+class Source(Protocol):
+    """Raw items by index: `{"image": uint8 C x H x W, "label": int}`."""
+
+    classes: list[str]
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+
+    def identity(self) -> str:
+        """Return a digest of the content: not of where it lies, nor when it was written."""
+        ...
+
+
+def build_image(key: ReuseKey, *, source: Source, transforms: Steps[Transform]) -> dict[str, Any]:
+    """Make the stored sample: `{"image": uint8 C x H x W, "label": int}`.
+
+    Args:
+        key: which sample, and the seed and first epoch of its generation.
+        source: raw items.
+        transforms: the stored transforms, by first epoch.
+    """
+    item = source[key.index]
+    with seeded(key.seed), single_thread():
+        image = transforms.at(key.first_epoch)(item["image"])
+    image = F.to_dtype(image, torch.uint8, scale=True)
+    return {"image": image.as_subclass(torch.Tensor), "label": item["label"]}
+
+
+def finish_image(
+    sample: dict[str, Any], key: ReuseKey, *, transforms: Steps[Transform]
+) -> dict[str, Any]:
+    """Add the fresh part to a stored sample, at every use: `transforms` of `key.epoch`."""
+    with seeded(key.use_seed), single_thread():
+        return {**sample, "image": transforms.at(key.epoch)(sample["image"])}
+
+
+def compose(transforms: list[Transform]) -> Transform:
+    """Return the transforms in order, as one."""
+    return v2.Compose(transforms) if transforms else v2.Identity()
+
+
+class single_thread:  # noqa: N801, a context manager
+    """Compute on one thread, as a worker does, so that num_workers=0 gives the same bits."""
+
+    def __enter__(self) -> None:
+        self._num_threads = torch.get_num_threads()
+        if self._num_threads != 1:
+            torch.set_num_threads(1)
+
+    def __exit__(self, *_: object) -> None:
+        if self._num_threads != 1:
+            torch.set_num_threads(self._num_threads)

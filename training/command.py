@@ -1,0 +1,116 @@
+"""The command line around a run: folders, errors in one line, and CTRL-C."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from reuseloader import FolderInUseError
+from training.config import ConfigError, Table, load_config, unknown_key
+from training.curriculum import expand
+from training.records import Record, Run, resolved
+from training.targets import PROJECT
+
+# ${run_id:} makes run folders differ that are named after the same second.
+OmegaConf.register_new_resolver("run_id", lambda: os.urandom(3).hex(), use_cache=True, replace=True)
+
+CONF = PROJECT / "conf"
+
+
+@contextmanager
+def begin(composed: DictConfig) -> Iterator[Run]:
+    """Check the config and record a run in Hydra's output folder, until the block ends.
+
+    Args:
+        composed: the config as Hydra composed it.
+
+    Raises:
+        ConfigError: the config is wrong, or the folder holds a run.
+    """
+    hydra = HydraConfig.get()
+    directory = Path(hydra.runtime.output_dir)
+    try:
+        config = load_config(composed)
+        table = expand(composed, config.curriculum.table)
+        record = Record(
+            config=_recorded(composed, table, hydra),
+            overrides=list(hydra.overrides.task),
+            curriculum=table,
+        )
+        with Run(directory, config, record) as run:
+            yield run
+    except Exception as error:
+        if hydra.mode == RunMode.MULTIRUN:  # the next job begins now; this one's error would wait
+            overrides = " ".join(hydra.overrides.task)
+            print(f"job {hydra.job.num} ({overrides}) failed: {explain(error)}", file=sys.stderr)
+        with suppress(OSError):  # an empty folder is left where the run did not begin
+            directory.rmdir()
+        raise
+
+
+def _recorded(composed: DictConfig, table: Table, hydra: Any) -> dict[str, Any]:
+    config = resolved(composed)
+    if config["curriculum"]["table"] is not None:
+        config["curriculum"]["table"] = table
+    # With these the file is a config of its own: --config-path RUN --config-name config.
+    raw: Any = OmegaConf.to_container(hydra, resolve=False)
+    config["hydra"] = {name: raw[name] for name in ("run", "sweep", "output_subdir")}
+    return config
+
+
+def run_command(main: Callable[[], Any]) -> None:
+    """Run Hydra's main function; end the process with one line for a user's mistake.
+
+    Exit codes: 0 when all went well, 1 after an error, 130 after CTRL-C.
+    """
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then leaves its exceptions to the lines below
+    try:
+        main()
+    except KeyboardInterrupt as error:
+        traceback.clear_frames(error.__traceback__)  # lets go of the loaders: their workers end
+        print("\nstopped by CTRL-C", file=sys.stderr)
+        sys.exit(130)
+    except (ConfigError, FolderInUseError, HydraException, OmegaConfBaseException) as error:
+        traceback.clear_frames(error.__traceback__)
+        print(f"error: {explain(error)}", file=sys.stderr)
+        sys.exit(1)
+
+
+def explain(error: Exception) -> str:
+    """Return one line that says what is wrong and what would be right."""
+    text = str(error)
+    if match := re.search(r"Could not override '([^']+)'", text):
+        return str(unknown_key(match[1].partition("@")[0]))
+    if match := re.search(r"Could not find '([^']+)'", text):
+        return _unknown_option(match[1])
+    if match := re.search(r"Could not load '([^']+)'", text):
+        return _unknown_option(match[1])
+    cause = error.__cause__
+    if isinstance(error, HydraException) and cause is not None:
+        text = f"{text} {cause}"
+    lines = [line.strip() for line in text.splitlines()]
+    kept = [line for line in lines if line and not line.startswith(("full_key", "object_type"))]
+    return " ".join(kept)
+
+
+def _unknown_option(path: str) -> str:
+    group, _, option = path.rpartition("/")
+    known = sorted(file.stem for file in (CONF / group).glob("*.yaml"))
+    if not group or not known:
+        return f"{path} is not a file of conf/"
+    near = difflib.get_close_matches(option, known, n=1)
+    remedy = f"did you mean {group}={near[0]}?" if near else f"known: {', '.join(known)}"
+    return f"{group} must be a file of conf/{group}, but got {group}={option}; {remedy}"

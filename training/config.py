@@ -1,0 +1,215 @@
+"""One typed config, checked once: YAML and command line go in, frozen dataclasses come out."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, get_type_hints
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import ValidationError as OmegaConfValidationError
+
+Node = dict[str, Any]  # a mapping with `_target_`: what to call, and with which arguments
+Table = dict[int, dict[str, Any]]  # first epoch -> parameter -> value
+
+# ${times:40.0,${augment.magnitude}}: a parameter that grows with a knob.
+OmegaConf.register_new_resolver("times", lambda value, factor: value * factor, replace=True)
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+
+
+class ConfigError(ValueError):
+    """A mistake in the user's input; its text is one line that names the remedy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Where samples come from: `train` and `val` are nodes of a source."""
+
+    train: Node
+    val: Node
+    prepare: dict[str, Any]
+    num_classes: int
+    mean: list[float]
+    std: list[float]
+
+    def __post_init__(self) -> None:
+        _check("data.num_classes", self.num_classes, self.num_classes >= 1, "a positive integer")
+        _check("data.std", self.std, all(s > 0 for s in self.std), "a list of positive numbers")
+        same = len(self.mean) == len(self.std)
+        _check("data.mean", self.mean, same, f"as long as data.std ({len(self.std)} channels)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AugmentConfig:
+    """Transforms by name: `stored` run once a generation, `fresh` at every use."""
+
+    magnitude: float = 1.0
+    stored: dict[str, Any]
+    fresh: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurriculumConfig:
+    """Parameters of `augment` that change with the epoch; None for none."""
+
+    table: Table | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderConfig:
+    """Options that go to the DataLoaders as they are."""
+
+    prefetch_factor: int = 2
+    persistent_workers: bool = True
+    multiprocessing_context: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_minimum("loader.prefetch_factor", self.prefetch_factor, 1)
+        start = self.multiprocessing_context
+        methods = (None, "fork", "spawn", "forkserver")
+        rule = "null, fork, spawn or forkserver"
+        _check("loader.multiprocessing_context", start, start in methods, rule)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheConfig:
+    """Where stored samples lie; `directory` None is a folder inside the run folder."""
+
+    directory: str | None = None
+    keep: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerConfig:
+    """How the loop trains."""
+
+    label_smoothing: float = 0.0
+    clip_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        smoothing, norm = self.label_smoothing, self.clip_norm
+        _check("trainer.label_smoothing", smoothing, 0 <= smoothing < 1, "a number in [0, 1)")
+        _check("trainer.clip_norm", norm, norm is None or norm > 0, "null or a positive number")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackerConfig:
+    """What is written beside metrics.csv."""
+
+    tensorboard: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Everything a run depends on; `conf/config.yaml` says what each entry means."""
+
+    lifetime: int
+    seed: int
+    epochs: int
+    batch_size: int
+    num_workers: int
+    device: str
+    deterministic: bool
+    fingerprint: str | None
+    build: Node
+    data: DataConfig
+    augment: AugmentConfig
+    curriculum: CurriculumConfig
+    model: Node
+    optimizer: Node
+    schedule: Node
+    loader: LoaderConfig
+    cache: CacheConfig
+    trainer: TrainerConfig
+    tracker: TrackerConfig
+
+    def __post_init__(self) -> None:
+        for name in ("lifetime", "epochs", "batch_size"):
+            _check_minimum(name, getattr(self, name), 1)
+        _check_minimum("num_workers", self.num_workers, 0)
+        known = self.device.partition(":")[0] in DEVICES
+        _check("device", self.device, known, f"one of {', '.join(DEVICES)}")
+
+
+def load_config(composed: DictConfig) -> Config:
+    """Turn what Hydra composed into a checked `Config`.
+
+    Raises:
+        ConfigError: an unknown key, a value of the wrong type or outside its range.
+    """
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(Config), composed)
+        config = OmegaConf.to_object(merged)
+    except ConfigKeyError as error:
+        raise unknown_key(_full_key(error)) from error
+    except MissingMandatoryValue as error:
+        text = f"{_full_key(error)} must be given, for example on the command line"
+        raise ConfigError(text) from error
+    except OmegaConfValidationError as error:
+        raise _wrong_type(error, composed) from error
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{_full_key(error)}: {str(error).splitlines()[0]}") from error
+    assert isinstance(config, Config)
+    return config
+
+
+def unknown_key(key: str) -> ConfigError:
+    """Return the error for a key that the schema does not know."""
+    return ConfigError(f"{key} is not a key of the config; {_suggestion(key)}")
+
+
+def suggest(word: str, known: list[str]) -> str:
+    """Return a remedy for a mistyped word: the nearest known one, or all of them."""
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+
+
+def _suggestion(key: str) -> str:
+    known = list(_known_keys(Config))
+    parent, _, last = key.rpartition(".")
+    siblings = [name for name in known if name.rpartition(".")[0] == parent]
+    if siblings and parent:
+        near = difflib.get_close_matches(last, [name.rpartition(".")[2] for name in siblings], n=1)
+        return f"did you mean {parent}.{near[0]}?" if near else f"known: {', '.join(siblings)}"
+    near = difflib.get_close_matches(key, known, n=1) or difflib.get_close_matches(
+        last, [name for name in known if "." not in name], n=1
+    )
+    return f"did you mean {near[0]}?" if near else "`python train.py --help` lists the keys"
+
+
+def _known_keys(schema: type, prefix: str = "") -> Iterator[str]:
+    hints = get_type_hints(schema)
+    for field in fields(schema):
+        yield prefix + field.name
+        if is_dataclass(hints[field.name]):
+            yield from _known_keys(hints[field.name], f"{prefix}{field.name}.")
+
+
+def _full_key(error: OmegaConfBaseException) -> str:
+    return str(error.full_key or error.key or "the config")
+
+
+def _wrong_type(error: OmegaConfBaseException, composed: DictConfig) -> ConfigError:
+    key = _full_key(error)
+    value = OmegaConf.select(composed, key, throw_on_resolution_failure=False)
+    hint: Any = Config
+    for name in key.split("."):
+        hint = get_type_hints(hint).get(name, Any) if is_dataclass(hint) else Any
+    words = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
+    rule = next((text for kind, text in words.items() if hint in (kind, kind | None)), None)
+    if rule is None:
+        return ConfigError(f"{key} must be as in conf/, but got {key}={value!r}")
+    return ConfigError(f"{key} must be {rule}, but got {key}={value!r}")
+
+
+def _check(name: str, value: Any, holds: bool, rule: str) -> None:
+    if not holds:
+        raise ConfigError(f"{name} must be {rule}, but got {name}={value}")
+
+
+def _check_minimum(name: str, value: int, minimum: int) -> None:
+    rule = {0: "an integer from 0 up", 1: "a positive integer"}[minimum]
+    _check(name, value, value >= minimum, rule)

@@ -1,0 +1,92 @@
+"""A mark of everything that a stored sample depends on besides its key."""
+
+from __future__ import annotations
+
+import ast
+import json
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+import torchvision
+
+from training.build import Source
+from training.config import Config, Node, Table
+from training.targets import source_file
+
+LOCATION_KEYS = ("root", "path", "directory")
+"""Entries of a source's node that say where the data lies: their content counts instead."""
+
+
+def fingerprint(config: Config, table: Table, node: Node, source: Source, stored: bool) -> str:
+    """Return 16 hex digits that change whenever the build does.
+
+    They cover the build and source nodes, the transforms and the curriculum table, the content of
+    the data, the text of the project's modules that build and source come from (with those that
+    these import), and the versions of torch and torchvision. They do not cover paths and times.
+
+    Args:
+        config: the run's config; `config.fingerprint`, when given, is returned as it is.
+        table: the expanded curriculum.
+        node: the source's node in the config.
+        source: the source made from it.
+        stored: whether the stored transforms and the curriculum apply (they do in training).
+    """
+    if config.fingerprint is not None:
+        return config.fingerprint
+    rows = {
+        epoch: {name: value for name, value in row.items() if not name.startswith("fresh.")}
+        for epoch, row in table.items()
+    }
+    transforms = {"stored": config.augment.stored, "table": rows} if stored else {}
+    parts = {
+        "build": config.build,
+        "source": {name: value for name, value in node.items() if name not in LOCATION_KEYS},
+        "content": source.identity(),
+        "prepare": config.data.prepare,
+        **transforms,
+        "code": code_of([config.build, node, config.data.prepare, transforms]),
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+    }
+    text = json.dumps(parts, sort_keys=True, default=repr)
+    return sha256(text.encode()).hexdigest()[:16]
+
+
+def code_of(nodes: Any) -> dict[str, str]:
+    """Return module -> digest of its text, for the targets in `nodes` and all they import."""
+    files: dict[str, Path] = {}
+    for target in _targets(nodes):
+        _follow(target, files)
+    return {name: sha256(file.read_bytes()).hexdigest() for name, file in sorted(files.items())}
+
+
+def _targets(node: Any) -> list[str]:
+    if isinstance(node, dict):
+        own = [node["_target_"]] if "_target_" in node else []
+        return own + [name for value in node.values() for name in _targets(value)]
+    if isinstance(node, (list, tuple)):
+        return [name for value in node for name in _targets(value)]
+    return []
+
+
+def _follow(path: str, files: dict[str, Path]) -> None:
+    """Add the module that a dotted path begins with, and what it imports of this project."""
+    file = source_file(path)
+    while file is None and "." in path:
+        path = path.rpartition(".")[0]  # from training.build.build_image to training.build
+        file = source_file(path)
+    if file is None or path in files:
+        return
+    files[path] = file
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                _follow(alias.name, files)
+        elif isinstance(node, ast.ImportFrom):
+            package = path if file.name == "__init__.py" else path.rpartition(".")[0]
+            base = package.rsplit(".", node.level - 1)[0] if node.level else ""
+            module = ".".join(part for part in (base, node.module) if part)
+            for alias in node.names:
+                _follow(f"{module}.{alias.name}", files)

@@ -1,0 +1,117 @@
+"""Making objects from `_target_` nodes, of a short list of packages only.
+
+A recorded config is data from disk, and a `_target_` runs code.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hydra.utils
+
+from training.config import ConfigError, Node
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+ALLOWED_PACKAGES = (
+    "torch.nn",
+    "torch.optim",
+    "torchvision.datasets",
+    "torchvision.models",
+    "torchvision.transforms",
+)
+"""Where a `_target_` may lie, besides the modules of this project; add your packages here."""
+
+
+def make(node: Node, place: str, *arguments: Any, **keywords: Any) -> Any:
+    """Call the target of a node with its own entries and what is given here.
+
+    Nested nodes are made first; lists arrive as Python lists.
+
+    Args:
+        node: a mapping with `_target_`.
+        place: where the node stands in the config, for messages.
+
+    Raises:
+        ConfigError: the target is not allowed, does not exist, or refuses its arguments.
+    """
+    check_targets(node, place)
+    try:
+        factory = hydra.utils.instantiate({**node, "_partial_": True, "_convert_": "all"})
+        return factory(*arguments, **keywords)
+    except (TypeError, ValueError, hydra.errors.InstantiationException) as error:
+        reason = " ".join(str(error.__cause__ or error).split())
+        raise ConfigError(f"{place}: {node['_target_']} refused its arguments: {reason}") from error
+
+
+def make_function(node: Node, place: str) -> Callable[..., Any]:
+    """Return a function with the node's entries bound, or, for a class, a callable instance."""
+    if inspect.isclass(target_of(node, place)):
+        return make(node, place)  # type: ignore[no-any-return]
+    check_targets(node, place)
+    return hydra.utils.instantiate({**node, "_partial_": True, "_convert_": "all"})  # type: ignore[no-any-return]
+
+
+def check_targets(node: Any, place: str) -> None:
+    """Refuse a node that names, at any depth, something outside the allowed packages."""
+    if isinstance(node, dict):
+        if "_target_" in node:
+            target_of(node, place)
+        for name, value in node.items():
+            check_targets(value, f"{place}.{name}")
+    elif isinstance(node, (list, tuple)):
+        for number, value in enumerate(node):
+            check_targets(value, f"{place}[{number}]")
+
+
+def target_of(node: Node, place: str) -> Any:
+    """Return the object that `_target_` names, after checking where it was defined.
+
+    Raises:
+        ConfigError: there is no such object, or it is not of an allowed package.
+    """
+    if not isinstance(node, dict) or not isinstance(node.get("_target_"), str):
+        raise ConfigError(f"{place} must have a _target_, but got {place}={node!r}")
+    path = node["_target_"]
+    if not _is_allowed(path):
+        raise _refusal(place, path)
+    try:
+        target = hydra.utils.get_object(path)
+    except Exception as error:
+        reason = str(error.__cause__ or error).splitlines()[0]
+        raise ConfigError(f"{place}._target_={path} cannot be imported: {reason}") from error
+    # A path like training.targets.Path.unlink begins well and ends elsewhere.
+    home = getattr(target, "__module__", None)
+    if not callable(target) or not isinstance(home, str) or not _is_allowed(home):
+        raise _refusal(place, path)
+    return target
+
+
+def _is_allowed(path: str) -> bool:
+    if any(path == name or path.startswith(f"{name}.") for name in ALLOWED_PACKAGES):
+        return True
+    return source_file(path.partition(".")[0]) is not None
+
+
+def source_file(module: str) -> Path | None:
+    """Return the file of a module or package of this project; None for any other."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    if spec is None or spec.origin is None:
+        return None
+    file = Path(spec.origin).resolve()
+    inside = file.is_relative_to(PROJECT) and "site-packages" not in file.parts
+    return file if inside else None
+
+
+def _refusal(place: str, path: str) -> ConfigError:
+    return ConfigError(
+        f"{place}._target_ must lie in this project or in one of {', '.join(ALLOWED_PACKAGES)}, "
+        f"but got {path}; to allow a package, add it to ALLOWED_PACKAGES in training/targets.py"
+    )
