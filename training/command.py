@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
@@ -28,6 +28,7 @@ from training.targets import PROJECT
 OmegaConf.register_new_resolver("run_id", lambda: os.urandom(3).hex(), use_cache=True, replace=True)
 
 CONF = PROJECT / "conf"
+USER_ERRORS = (ConfigError, FolderInUseError, HydraException, OmegaConfBaseException)
 
 
 @contextmanager
@@ -53,11 +54,13 @@ def begin(composed: DictConfig) -> Iterator[Run]:
         with Run(directory, config, record) as run:
             yield run
     except Exception as error:
+        with suppress(OSError):  # an empty folder is left where the run did not begin
+            directory.rmdir()
         if hydra.mode == RunMode.MULTIRUN:  # the next job begins now; this one's error would wait
             overrides = " ".join(hydra.overrides.task)
             print(f"job {hydra.job.num} ({overrides}) failed: {explain(error)}", file=sys.stderr)
-        with suppress(OSError):  # an empty folder is left where the run did not begin
-            directory.rmdir()
+        elif isinstance(error, USER_ERRORS):
+            fail(error)
         raise
 
 
@@ -83,10 +86,14 @@ def run_command(main: Callable[[], Any]) -> None:
         traceback.clear_frames(error.__traceback__)  # lets go of the loaders: their workers end
         print("\nstopped by CTRL-C", file=sys.stderr)
         sys.exit(130)
-    except (ConfigError, FolderInUseError, HydraException, OmegaConfBaseException) as error:
-        traceback.clear_frames(error.__traceback__)
-        print(f"error: {explain(error)}", file=sys.stderr)
-        sys.exit(1)
+    except USER_ERRORS as error:
+        fail(error)
+
+
+def fail(error: Exception) -> NoReturn:
+    """End the process with a user's mistake in one line."""
+    print(f"error: {explain(error)}", file=sys.stderr)
+    sys.exit(1)
 
 
 def explain(error: Exception) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from typing import Any, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
@@ -141,8 +141,8 @@ def load_config(composed: DictConfig) -> Config:
         ConfigError: an unknown key, a value of the wrong type or outside its range.
     """
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(Config), composed)
-        config = OmegaConf.to_object(merged)
+        merged = OmegaConf.merge(OmegaConf.structured(_thawed(Config)), composed)
+        values = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
     except ConfigKeyError as error:
         raise unknown_key(_full_key(error)) from error
     except MissingMandatoryValue as error:
@@ -152,8 +152,30 @@ def load_config(composed: DictConfig) -> Config:
         raise _wrong_type(error, composed) from error
     except OmegaConfBaseException as error:
         raise ConfigError(f"{_full_key(error)}: {str(error).splitlines()[0]}") from error
+    config = _freeze(Config, values)
     assert isinstance(config, Config)
     return config
+
+
+def _thawed(schema: type) -> type:
+    """Return a copy that is not frozen: OmegaConf cannot merge into frozen dataclasses."""
+    hints = get_type_hints(schema)
+    entries = []
+    for entry in fields(schema):
+        hint = hints[entry.name]
+        kind = _thawed(hint) if is_dataclass(hint) else hint
+        entries.append((entry.name, kind, field(default=entry.default)))
+    return make_dataclass(schema.__name__, entries, kw_only=True)
+
+
+def _freeze(schema: type, values: Any) -> Any:
+    hints = get_type_hints(schema)
+    return schema(
+        **{
+            name: _freeze(hints[name], value) if is_dataclass(hints[name]) else value
+            for name, value in values.items()
+        }
+    )
 
 
 def unknown_key(key: str) -> ConfigError:
@@ -182,10 +204,10 @@ def _suggestion(key: str) -> str:
 
 def _known_keys(schema: type, prefix: str = "") -> Iterator[str]:
     hints = get_type_hints(schema)
-    for field in fields(schema):
-        yield prefix + field.name
-        if is_dataclass(hints[field.name]):
-            yield from _known_keys(hints[field.name], f"{prefix}{field.name}.")
+    for name in (entry.name for entry in fields(schema)):
+        yield prefix + name
+        if is_dataclass(hints[name]):
+            yield from _known_keys(hints[name], f"{prefix}{name}.")
 
 
 def _full_key(error: OmegaConfBaseException) -> str:

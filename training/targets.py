@@ -103,7 +103,7 @@ def source_file(module: str) -> Path | None:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
         return None
-    if spec is None or spec.origin is None:
+    if spec is None or spec.origin is None or not spec.has_location:
         return None
     file = Path(spec.origin).resolve()
     inside = file.is_relative_to(PROJECT) and "site-packages" not in file.parts

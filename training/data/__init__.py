@@ -1,0 +1,1 @@
+"""Sources: raw items by index."""
