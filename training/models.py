@@ -6,31 +6,36 @@ from torch import nn
 
 
 class SmallConvNet(nn.Sequential):
-    """Four convolutions with stride 2 between them, then a mean over the image.
+    """A coarse first convolution, three more with pooling between, then a mean over the image.
 
     Args:
         num_classes: number of logits.
         in_channels: channels of the image.
-        width: channels of the first convolution; each later one has twice as many.
+        width: channels of the first convolution.
 
     Input: float N x in_channels x H x W, H and W at least 16. Output: float N x num_classes.
     """
 
     def __init__(self, num_classes: int, in_channels: int = 3, width: int = 16) -> None:
-        widths = [width, 2 * width, 4 * width, 8 * width]
-        blocks = [
-            layer
-            for before, after in zip([in_channels, *widths], widths, strict=False)
-            for layer in _block(before, after)
-        ]
         super().__init__(
-            *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], num_classes)
+            *_convolution(in_channels, width, kernel_size=5, stride=4),
+            *_convolution(width, 2 * width, kernel_size=3),
+            nn.MaxPool2d(2),
+            *_convolution(2 * width, 4 * width, kernel_size=3),
+            nn.MaxPool2d(2),
+            *_convolution(4 * width, 4 * width, kernel_size=3),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(4 * width, num_classes),
         )
 
 
-def _block(in_channels: int, out_channels: int) -> list[nn.Module]:
+def _convolution(
+    in_channels: int, out_channels: int, kernel_size: int, stride: int = 1
+) -> list[nn.Module]:
+    padding = kernel_size // 2
     return [
-        nn.Conv2d(in_channels, out_channels, 3, stride=2, padding=1, bias=False),
+        nn.Conv2d(in_channels, out_channels, kernel_size, stride, padding, bias=False),
         nn.BatchNorm2d(out_channels),
-        nn.ReLU(inplace=True),
+        nn.ReLU(),
     ]
