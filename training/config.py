@@ -111,6 +111,7 @@ class Config:
     epochs: int
     batch_size: int
     num_workers: int
+    num_threads: int
     device: str
     deterministic: bool
     fingerprint: str | None
@@ -127,7 +128,7 @@ class Config:
     tracker: TrackerConfig
 
     def __post_init__(self) -> None:
-        for name in ("lifetime", "epochs", "batch_size"):
+        for name in ("lifetime", "epochs", "batch_size", "num_threads"):
             _check_minimum(name, getattr(self, name), 1)
         _check_minimum("num_workers", self.num_workers, 0)
         known = self.device.partition(":")[0] in DEVICES
