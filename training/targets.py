@@ -18,6 +18,7 @@ from training.config import ConfigError, Node
 PROJECT = Path(__file__).resolve().parent.parent
 
 ALLOWED_PACKAGES = (
+    "timm",
     "torch.nn",
     "torch.optim",
     "torchvision.datasets",
