@@ -80,7 +80,7 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
         finish=finish,
         classes=train.classes,
         notes=_notes(config, val, single),
-        train=ReuseDataLoader(
+        train=_make_loader(
             build_train,
             num_train,
             run.cache / "train",
@@ -92,7 +92,7 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
             finish=finish,
             **options,
         ),
-        val=ReuseDataLoader(
+        val=_make_loader(
             partial(build, source=val, transforms=Steps({0: compose(prepare)})),
             len(val),
             run.cache / "val",
@@ -102,6 +102,13 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
             **options,
         ),
     )
+
+
+def _make_loader(*arguments: Any, **options: Any) -> ReuseDataLoader:
+    try:
+        return ReuseDataLoader(*arguments, **options)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error  # the folder: the rest has been checked
 
 
 def _make_source(node: Node, place: str, config: Config) -> Source:
