@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import nn
+from tqdm import tqdm
 
 from training.config import Config
 from training.loaders import Loaders
@@ -40,6 +42,11 @@ def describe(
     )
     for note in loaders.notes:
         log.warning("%s", note)
+
+
+def progress(batches: Iterable[Any], epoch: int, total: int) -> Iterable[Any]:
+    """Show a bar while the batches of an epoch are taken, where there is a screen."""
+    return tqdm(batches, f"epoch {epoch}", total, leave=False, disable=None, unit="batch")
 
 
 def report_epoch(epochs: int, row: dict[str, Any]) -> None:

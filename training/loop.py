@@ -11,15 +11,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from tqdm import tqdm
 
-from training.console import describe, report_end, report_epoch
-from training.device import Batch, Preprocess, autocast, repeat, to_device
+from training.console import describe, progress, report_end, report_epoch
+from training.device import Batch, Preprocess, Wait, autocast, repeat, to_device
 from training.loaders import Loaders
 from training.metrics import Evaluation, Meters
 from training.optim import Plan
 from training.options import TrainerConfig
-from training.pictures import confusion_picture, sample_grid
+from training.pictures import show_confusion, show_samples
 from training.randomness import aside
 from training.records import Run
 from training.state import State, TrainLoss, evaluation_mode, load_weights, make_state
@@ -32,6 +31,13 @@ COLUMNS = (
     *("wait_s", "epoch_s", "samples_per_s", "val_top5_accuracy", "step"),
 )
 """Of metrics.csv, one row an epoch; the values of an evaluation are empty where there was none."""
+
+CURVES = {
+    **{f"val_{name}": f"val/{name}" for name in ("loss", "accuracy", "top5_accuracy")},
+    **{name: f"input/{name}" for name in ("built", "reused", "wait_s", "samples_per_s")},
+    **{name: f"epoch/{name}" for name in ("train_loss", "epoch_s")},
+}
+"""Column of metrics.csv -> curve of the trackers; a curve runs over updates."""
 
 Row = dict[str, Any]
 
@@ -68,14 +74,14 @@ def fit(run: Run, model: nn.Module, loaders: Loaders, device: torch.device) -> f
         ConfigError: something of the config does not fit, said before the first step.
         FloatingPointError: a training loss is not finite.
     """
-    plan = Plan.of(run.config, len(loaders.train), len(loaders.val))
+    plan = Plan.of(run.config, len(loaders.train))
     state = make_state(run.config, model, device, plan)
     prepare = Preprocess(run.config, device)
     rows: list[Row] = []
     with Trackers.of(run.directory, run.config.tracker) as trackers:
         job = Job(run=run, plan=plan, loaders=loaders, prepare=prepare, trackers=trackers)
         describe(run.config, plan, loaders, model, device)
-        show_samples(job, state)
+        show_samples(trackers, loaders, run.config.tracker.num_pictures, state.step)
         for state.epoch in range(plan.epochs):
             start = perf_counter()
             row = train_epoch(job, state)
@@ -86,7 +92,7 @@ def fit(run: Run, model: nn.Module, loaders: Loaders, device: torch.device) -> f
             rows.append(write_row(job, row | {"epoch_s": round(perf_counter() - start, 4)}))
             if stops_early(job, state):
                 break
-        show_confusion(job, state)
+        show_confusion(trackers, state.best.confusion, loaders.classes, state.step)
     report_end(run, state.best, rows)
     return state.best.value
 
@@ -95,15 +101,8 @@ def train_epoch(job: Job, state: State) -> Row:
     """Train one epoch; return what is known of it without an evaluation."""
     start, wait = perf_counter(), Wait()
     state.losses = TrainLoss()
-    batches = islice(job.loaders.train, job.plan.num_batches)
-    bar = tqdm(
-        batches,
-        f"epoch {state.epoch}",
-        total=job.plan.num_batches,
-        leave=False,
-        disable=None,
-        unit="batch",
-    )
+    batches = islice(job.loaders.train, job.plan.limit)
+    bar = progress(batches, state.epoch, job.plan.num_batches)
     on_device = to_device(wait.of(bar), job.prepare.device)
     for window in windows(repeat(on_device, job.trainer.echo), job.trainer.accumulate):
         update(job.trainer, state, job.prepare, window)
@@ -190,7 +189,7 @@ def evaluate_epoch(job: Job, state: State) -> Row:
 def evaluate(job: Job, model: nn.Module) -> Evaluation:
     """Measure a model on the validation data; nothing that training depends on changes."""
     meters = Meters(job.run.config.data.num_classes, job.prepare.device)
-    batches = islice(job.loaders.val, job.plan.num_val_batches)
+    batches = islice(job.loaders.val, job.plan.limit)
     with aside(), evaluation_mode(model):
         for batch in to_device(batches, job.prepare.device):
             images, labels = job.prepare.for_evaluation(batch)
@@ -211,7 +210,7 @@ def evaluate_checkpoint(
     path = run.config.trainer.evaluate
     assert path is not None
     load_weights(model, path, device)
-    plan = Plan.of(run.config, len(loaders.train), len(loaders.val))
+    plan = Plan.of(run.config, len(loaders.train))
     prepare = Preprocess(run.config, device)
     job = Job(run=run, plan=plan, loaders=loaders, prepare=prepare, trackers=Trackers({}))
     values = evaluate(job, model).columns()
@@ -231,15 +230,7 @@ def save(job: Job, state: State) -> None:
 def write_row(job: Job, row: Row) -> Row:
     """Write an epoch down: in metrics.csv, in the trackers, on the screen."""
     job.run.add_metrics({name: row.get(name) for name in COLUMNS})
-    curves = {
-        name.replace("_", "/", 1): row[name]
-        for name in COLUMNS
-        if name.startswith("val_") and name in row
-    }
-    curves |= {
-        f"epoch/{name}": row[name]
-        for name in ("train_loss", "built", "reused", "wait_s", "epoch_s", "samples_per_s")
-    }
+    curves = {CURVES[name]: row[name] for name in CURVES if name in row}
     job.trackers.scalars(curves, row["step"])
     report_epoch(job.plan.epochs, row)
     return row
@@ -252,38 +243,3 @@ def stops_early(job: Job, state: State) -> bool:
         return False
     log.info("no new best in %d evaluations: the run ends early", patience)
     return True
-
-
-def show_samples(job: Job, state: State) -> None:
-    """Show the first samples of the coming epoch, as stored and as trained on."""
-    if count := job.run.config.tracker.num_pictures:
-        job.trackers.picture(
-            "input/stored and fresh", lambda: sample_grid(job.loaders, count), state.step
-        )
-
-
-def show_confusion(job: Job, state: State) -> None:
-    """Show which class was taken for which in the best epoch."""
-    confusion = state.best.confusion
-    if confusion is not None:
-        job.trackers.picture(
-            "val/confusion", lambda: confusion_picture(confusion, job.loaders.classes), state.step
-        )
-
-
-@dataclass
-class Wait:
-    """Passes on what a loader gives, and adds up the time that it was waited for."""
-
-    seconds: float = 0.0
-
-    def of(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield the batches; whoever takes them is timed until the next one is there."""
-        iterator = iter(batches)
-        while True:
-            start = perf_counter()
-            batch = next(iterator, None)
-            self.seconds += perf_counter() - start
-            if batch is None:
-                return
-            yield batch

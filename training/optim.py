@@ -23,8 +23,8 @@ class Plan:
 
     Attributes:
         epochs: passes over the training data.
-        num_batches: batches of the loader in an epoch.
-        num_val_batches: the same for validation.
+        num_batches: batches of the loader that an epoch uses.
+        limit: most batches of an epoch, in training and in validation; None for all.
         accumulate: batches an update, repetitions of a batch counted.
         echo: uses of a batch.
         evaluate_every: epochs between evaluations.
@@ -32,34 +32,34 @@ class Plan:
 
     epochs: int
     num_batches: int
-    num_val_batches: int
+    limit: int | None = None
     accumulate: int = 1
     echo: int = 1
     evaluate_every: int = 1
 
     @classmethod
-    def of(cls, config: Config, num_batches: int, num_val_batches: int) -> Plan:
-        """Shorten what the loaders hold as the config asks."""
+    def of(cls, config: Config, num_batches: int) -> Plan:
+        """Shorten what the loader holds as the config asks."""
         trainer = config.trainer
         limit = 1 if trainer.fast_dev_run else trainer.limit_batches
         return cls(
             epochs=1 if trainer.fast_dev_run else config.epochs,
             num_batches=num_batches if limit is None else min(num_batches, limit),
-            num_val_batches=num_val_batches if limit is None else min(num_val_batches, limit),
+            limit=limit,
             accumulate=trainer.accumulate,
             echo=trainer.echo,
             evaluate_every=trainer.evaluate_every,
         )
 
-    def windows(self) -> list[int]:
-        """Return the number of batches in each update of an epoch; the last may be smaller."""
-        full, rest = divmod(self.num_batches * self.echo, self.accumulate)
-        return [self.accumulate] * full + [rest] * (rest > 0)
+    @property
+    def steps_per_epoch(self) -> int:
+        """Updates in an epoch; the last one may have fewer batches."""
+        return math.ceil(self.num_batches * self.echo / self.accumulate)
 
     @property
     def total_steps(self) -> int:
         """Updates in the run."""
-        return self.epochs * len(self.windows())
+        return self.epochs * self.steps_per_epoch
 
     def evaluates(self, epoch: int) -> bool:
         """Say whether an epoch ends with an evaluation; the last one always does."""

@@ -12,8 +12,23 @@ from torchvision.utils import make_grid
 
 from training.loaders import Loaders
 from training.randomness import aside
+from training.tracking import Trackers
 
 _PAIRS_A_ROW = 4
+
+
+def show_samples(trackers: Trackers, loaders: Loaders, num_samples: int, step: int) -> None:
+    """Show the first samples of the coming epoch, as stored and as trained on."""
+    if num_samples > 0:
+        trackers.picture("input/stored_and_fresh", lambda: sample_grid(loaders, num_samples), step)
+
+
+def show_confusion(
+    trackers: Trackers, confusion: Tensor | None, classes: list[str], step: int
+) -> None:
+    """Show which class was taken for which, where there has been an evaluation."""
+    if confusion is not None:
+        trackers.picture("val/confusion", lambda: confusion_picture(confusion, classes), step)
 
 
 def sample_grid(loaders: Loaders, num_samples: int) -> Tensor:
