@@ -6,6 +6,7 @@ from reuseloader.loader import ReuseDataLoader, ReuseSampler
 from reuseloader.policy import FOREVER, ReuseKey, ReusePolicy, mix, permute
 from reuseloader.sample import seeded
 from reuseloader.store import load_torch, save_torch
+from reuseloader.tensors import load_tensors, save_tensors
 
 __all__ = [
     "FOREVER",
@@ -16,9 +17,11 @@ __all__ = [
     "ReusePolicy",
     "ReuseSampler",
     "ReuseStats",
+    "load_tensors",
     "load_torch",
     "mix",
     "permute",
+    "save_tensors",
     "save_torch",
     "seeded",
 ]
