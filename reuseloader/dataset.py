@@ -7,7 +7,7 @@ import stat
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import index as as_index
 from pathlib import Path
@@ -160,6 +160,10 @@ class ReuseDataset(Dataset[Any]):
     def __len__(self) -> int:
         return self.size
 
+    def __iter__(self) -> Iterator[Any]:
+        # Without it Python would take an IndexError of the user's build for the end.
+        return (self[index] for index in range(self.size))
+
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the samples asked for next; running workers see it."""
         self._epoch.fill_(check_integer("epoch", epoch, minimum=0))
@@ -170,7 +174,11 @@ class ReuseDataset(Dataset[Any]):
 
     def __getitem__(self, index: int | EpochIndex) -> Any:
         if isinstance(index, EpochIndex):
-            return self._get(index.epoch, index.sample)  # the loader passes the news on
+            try:
+                return self._get(index.epoch, index.sample)  # the loader passes the news on
+            except Exception:
+                self._tally.clear()  # a batch that fails is not delivered, nor are its counts
+                raise
         sample = self._get(int(self._epoch), index)
         self._said_once = announce(self._news, self._said_once)
         self._news = []

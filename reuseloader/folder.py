@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import multiprocessing
 import os
 import re
 import sys
@@ -19,7 +20,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-_TEMPORARY_NAME = re.compile(r"\d{8,}\.pt\..+\.tmp")
+_TEMPORARY_NAME = re.compile(r"([0-9]{8}|[1-9][0-9]{8,})\.pt\..+\.tmp")
 _TOKEN = os.urandom(4).hex()  # tells processes of the same number on two machines apart
 _numbers = itertools.count()
 
@@ -65,10 +66,10 @@ def open_folder(directory: Path) -> tuple[int, int] | None:
     """Create, lock and sweep a folder; give what is returned to ``close_folder``.
 
     The lock is on the folder itself and leaves no file in it. This process may open the folder
-    again, and so may the other ranks of its job.
+    again, and so may processes that it starts by multiprocessing, and the other ranks of its job.
 
     Returns:
-        The folder's device and inode number; None where it cannot be locked.
+        The folder's device and inode number; None where this process holds no lock on it.
 
     Raises:
         ValueError: the folder cannot be created or written.
@@ -116,6 +117,10 @@ def _lock(directory: Path, name: tuple[int, int]) -> int | None:
     try:
         while not _try_lock(directory, descriptor):
             holders = _holders(name)
+            parent = multiprocessing.parent_process()
+            if parent is not None and parent.pid in holders:
+                os.close(descriptor)
+                return None  # the parent's lock stands for both
             if not (_is_rank() and all(map(_is_rank_of_this_job, holders))) or (
                 time.monotonic() > give_up
             ):

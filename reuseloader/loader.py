@@ -110,7 +110,7 @@ class ReuseDataLoader(DataLoader[Any]):
         self._tally: Counter[str] = Counter()
         self._said_once = False
         self._persistent_pass: Callable[[], _Pass | None] = lambda: None
-        dataset = ReuseDataset(
+        self._dataset = dataset = ReuseDataset(
             build,
             size,
             directory,
@@ -147,6 +147,7 @@ class ReuseDataLoader(DataLoader[Any]):
             seed = mix(self.policy.seed, _TO_SEED_WORKERS, self._pass_epoch) >> 1
             self.generator.manual_seed(seed)
         self._tally = Counter()
+        self._dataset.hand_over()  # what was looked at in between belongs to no pass
         persistent = self.persistent_workers and self.num_workers > 0
         current = self._persistent_pass()
         if persistent and current is not None and not current.finished:
@@ -222,7 +223,8 @@ class _Collate:
         self._collate = options.get("collate_fn") or default
 
     def __call__(self, samples: Any) -> _Delivery:
-        return _Delivery(self._collate(samples), *self._dataset.hand_over())
+        tally, news = self._dataset.hand_over()
+        return _Delivery(self._collate(samples), tally, news)
 
 
 class _Pass(Iterator[Any]):
@@ -243,6 +245,12 @@ class _Pass(Iterator[Any]):
         except StopIteration:
             self.finished = True
             raise
+        except Exception as error:
+            if self._loader.num_workers == 0:
+                raise
+            # The text holds the worker's traceback. This process's own would keep the iterator
+            # alive in a cycle, and its workers would be waited for 5 s each.
+            raise error.with_traceback(None)  # noqa: B904
         self._tally.update(delivery.tally)
         self._loader._announce(delivery.news)
         return delivery.batch

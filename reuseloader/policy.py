@@ -99,7 +99,7 @@ def permute(index: Any, size: int, key: int) -> Any:
 def _permute_array(index: npt.NDArray[Any], size: int, key: int) -> npt.NDArray[np.int64]:
     if index.dtype.kind not in "iu":
         raise ValueError(f"index must be of an integer dtype, but got dtype={index.dtype}")
-    if index.size and not (0 <= int(index.min()) and int(index.max()) < size):
+    if index.size and (int(index.min()) < 0 or int(index.max()) >= size):
         raise IndexError(f"index must be in [0, {size}), but got {index.min()} to {index.max()}")
     if size <= _TABLE_SIZE:
         return np.asarray(_shuffled_table(size, key)[index.astype(np.int64)])

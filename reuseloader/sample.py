@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from reuseloader.policy import check_integer
+from reuseloader.policy import check_integer, mix
 
 
 @contextmanager
@@ -32,9 +32,10 @@ def seeded(seed: int) -> Iterator[None]:
     torch_state = torch.default_generator.get_state()
     try:
         random.seed(seed)
-        np.random.seed([seed & 0xFFFFFFFF, seed >> 32])
-        # torch.manual_seed would seed every accelerator as well.
-        torch.default_generator.manual_seed(seed)
+        np.random.seed(seed if seed < 2**32 else [seed & 0xFFFFFFFF, seed >> 32])
+        # torch.manual_seed would seed every accelerator as well, and of the seed the CPU's
+        # generator reads 32 bits alone: mixed, all of the bits count.
+        torch.default_generator.manual_seed(seed if seed < 2**32 else mix(seed))
         yield
     finally:
         random.setstate(python_state)
@@ -42,36 +43,59 @@ def seeded(seed: int) -> Iterator[None]:
         torch.default_generator.set_state(torch_state)
 
 
-def compact(sample: Any, place: str = "sample") -> Any:
-    """Return the sample as a later read will return it: each tensor with a storage of its own size.
+def compact(sample: Any) -> Any:
+    """Return a copy that shares no memory with the sample: what a later read will return.
 
-    Looks into dicts, lists, tuples and dataclasses. A tensor that views a larger storage is
-    copied, because storing it would store all of that; an image that PIL reads lazily from a
-    file becomes a plain image. Everything else is returned as it is.
+    Copies dicts, lists, tuples, dataclasses, tensors, ndarrays and PIL images; everything else is
+    taken as it is. Each tensor gets a storage of its own size, because storing a view would store
+    all that it views; an image that PIL reads lazily from a file becomes a plain one.
 
     Raises:
         ValueError: a tensor requires grad or lies on an accelerator; names its place.
     """
-    if isinstance(sample, torch.Tensor):
-        return _compact_tensor(sample, place)
-    if isinstance(sample, dict):
-        items = {key: compact(value, f"{place}[{key!r}]") for key, value in sample.items()}
-        if all(items[key] is value for key, value in sample.items()):
-            return sample
-        changed = copy.copy(sample)
-        changed.update(items)
+    return _copy(sample, "sample", {})
+
+
+def _copy(value: Any, place: str, copies: dict[int, Any]) -> Any:
+    # What occurs twice in a sample is copied once, as it is stored once.
+    if id(value) not in copies:
+        copies[id(value)] = _copy_once(value, place, copies)
+    return copies[id(value)]
+
+
+def _copy_once(value: Any, place: str, copies: dict[int, Any]) -> Any:
+    if isinstance(value, torch.Tensor):
+        _check_tensor(value, place)
+        return value.clone()
+    if isinstance(value, np.ndarray):
+        return value.copy(order="K")
+    if isinstance(value, dict):
+        changed: Any = copy.copy(value)
+        for key, item in value.items():
+            changed[key] = _copy(item, f"{place}[{key!r}]", copies)
         return changed
-    if isinstance(sample, (list, tuple)):
-        return _compact_sequence(sample, place)
-    if dataclasses.is_dataclass(sample) and not isinstance(sample, type):
-        return _compact_dataclass(sample, place)
+    if isinstance(value, (list, tuple)):
+        items = [_copy(item, f"{place}[{number}]", copies) for number, item in enumerate(value)]
+        return _like(value, items)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        changed = copy.copy(value)
+        for field in dataclasses.fields(value):
+            item = _copy(getattr(value, field.name), f"{place}.{field.name}", copies)
+            object.__setattr__(changed, field.name, item)  # also where the dataclass is frozen
+        return changed
     pillow = sys.modules.get("PIL.Image")
-    if pillow is not None and isinstance(sample, pillow.Image) and type(sample) is not pillow.Image:
-        return sample.copy()
-    return sample
+    return value.copy() if pillow is not None and isinstance(value, pillow.Image) else value
 
 
-def _compact_tensor(tensor: torch.Tensor, place: str) -> torch.Tensor:
+def _like(sequence: Any, items: list[Any]) -> Any:
+    if isinstance(sequence, list):
+        changed = copy.copy(sequence)
+        changed[:] = items
+        return changed
+    return sequence._make(items) if hasattr(sequence, "_make") else type(sequence)(items)
+
+
+def _check_tensor(tensor: torch.Tensor, place: str) -> None:
     if tensor.requires_grad:
         raise ValueError(
             f"{place} must not require grad, but got requires_grad=True; detach() it in build"
@@ -81,30 +105,3 @@ def _compact_tensor(tensor: torch.Tensor, place: str) -> torch.Tensor:
             f"{place} must lie on the CPU, but got device={tensor.device}; "
             "move batches to the device in the training loop"
         )
-    if tensor.layout is not torch.strided:
-        return tensor
-    if tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size():
-        return tensor
-    return tensor.clone()
-
-
-def _compact_sequence(sample: Any, place: str) -> Any:
-    items = [compact(item, f"{place}[{number}]") for number, item in enumerate(sample)]
-    if all(new is old for new, old in zip(items, sample, strict=True)):
-        return sample
-    if isinstance(sample, list):
-        changed = copy.copy(sample)
-        changed[:] = items
-        return changed
-    return sample._make(items) if hasattr(sample, "_make") else type(sample)(items)
-
-
-def _compact_dataclass(sample: Any, place: str) -> Any:
-    changed = sample
-    for field in dataclasses.fields(sample):
-        old = getattr(sample, field.name)
-        new = compact(old, f"{place}.{field.name}")
-        if new is not old:
-            changed = copy.copy(sample) if changed is sample else changed
-            object.__setattr__(changed, field.name, new)  # also where the dataclass is frozen
-    return changed

@@ -29,7 +29,7 @@ class DamagedFileError(ValueError):
     """A file that is not what the library wrote."""
 
 
-class UnstorableSampleError(TypeError):
+class UnstorableSampleError(ValueError):
     """A sample with a part that the format cannot hold."""
 
 
@@ -74,7 +74,9 @@ def save_torch(obj: Any, path: Path) -> None:
     """
     buffer = io.BytesIO()
     try:
-        torch.save(obj, buffer)
+        # The default protocol, 2, writes an ndarray as text, half as large again, and loses its
+        # byte order.
+        torch.save(obj, buffer, pickle_protocol=5)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise UnstorableSampleError(f"torch.save cannot store the sample: {error}") from error
     payload = buffer.getbuffer()

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 import pickle
@@ -150,7 +151,7 @@ def test_from_epoch_1_on_exactly_one_class_is_replaced_and_each_class_in_turn(
     policy, size = ReusePolicy(lifetime, 3), 101
     seeds = [[policy.key(index, epoch).seed for index in range(size)] for epoch in range(20)]
     replaced_classes = []
-    for before, after in zip(seeds, seeds[1:], strict=False):
+    for before, after in itertools.pairwise(seeds):
         replaced = [index for index in range(size) if before[index] != after[index]]
         replaced_class = replaced[0] % lifetime
         assert replaced == list(range(replaced_class, size, lifetime))

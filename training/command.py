@@ -12,8 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -88,6 +89,11 @@ def run_command(main: Callable[[], Any]) -> None:
         sys.exit(130)
     except USER_ERRORS as error:
         fail(error)
+    except OSError as error:
+        if any(frame.name == "begin" for frame in traceback.extract_tb(error.__traceback__)):
+            raise
+        # Hydra makes the folder before it calls anything of ours.
+        fail(ConfigError(f"hydra.run.dir must be a folder that can be made: {error}"))
 
 
 def fail(error: Exception) -> NoReturn:
@@ -99,11 +105,13 @@ def fail(error: Exception) -> NoReturn:
 def explain(error: Exception) -> str:
     """Return one line that says what is wrong and what would be right."""
     text = str(error)
-    if match := re.search(r"Could not override '([^']+)'", text):
-        return str(unknown_key(match[1].partition("@")[0]))
-    if match := re.search(r"Could not find '([^']+)'", text):
-        return _unknown_option(match[1])
-    if match := re.search(r"Could not load '([^']+)'", text):
+    if isinstance(error, OverrideParseException):
+        return (
+            f"{error.override} must have the form key=value, with quotes where the shell needs them"
+        )
+    if match := re.search(r"Could not override '([^'@]+)", text):
+        return _unknown_key(match[1])
+    if match := re.search(r"Could not (?:find|load) '([^']+)'", text):
         return _unknown_option(match[1])
     cause = error.__cause__
     if isinstance(error, HydraException) and cause is not None:
@@ -111,6 +119,26 @@ def explain(error: Exception) -> str:
     lines = [line.strip() for line in text.splitlines()]
     kept = [line for line in lines if line and not line.startswith(("full_key", "object_type"))]
     return " ".join(kept)
+
+
+def _unknown_key(key: str) -> str:
+    """Explain a key that Hydra did not find, by what the chosen files hold."""
+    groups = [folder.name for folder in CONF.iterdir() if folder.is_dir()]
+    if key in groups:
+        return (
+            f"{key} names one file of conf/{key}; a value in it is set with a dot, {key}.name=value"
+        )
+    chosen = [word for word in sys.argv[1:] if word.partition("=")[0] in groups]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = compose("config", overrides=[word for word in chosen if "," not in word])
+    return str(unknown_key(key, _keys(OmegaConf.to_container(config, resolve=False))))
+
+
+def _keys(value: Any, prefix: str = "") -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield f"{prefix}{name}"
+            yield from _keys(inner, f"{prefix}{name}.")
 
 
 def _unknown_option(path: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from typing import Any, get_type_hints
 
@@ -111,6 +111,7 @@ class Config:
     epochs: int
     batch_size: int
     num_workers: int
+    num_threads: int
     device: str
     deterministic: bool
     fingerprint: str | None
@@ -127,7 +128,7 @@ class Config:
     tracker: TrackerConfig
 
     def __post_init__(self) -> None:
-        for name in ("lifetime", "epochs", "batch_size"):
+        for name in ("lifetime", "epochs", "batch_size", "num_threads"):
             _check_minimum(name, getattr(self, name), 1)
         _check_minimum("num_workers", self.num_workers, 0)
         known = self.device.partition(":")[0] in DEVICES
@@ -178,28 +179,25 @@ def _freeze(schema: type, values: Any) -> Any:
     )
 
 
-def unknown_key(key: str) -> ConfigError:
-    """Return the error for a key that the schema does not know."""
-    return ConfigError(f"{key} is not a key of the config; {_suggestion(key)}")
+def unknown_key(key: str, known: Iterable[str] = ()) -> ConfigError:
+    """Return the error for a key that is neither in the schema nor among `known` ones."""
+    known = sorted({*_known_keys(Config), *known})
+    parent = key.rpartition(".")[0]
+    siblings = [name for name in known if parent and name.rpartition(".")[0] == parent]
+    near = difflib.get_close_matches(key, siblings or known, n=1)
+    if not near:  # the last word may be right and the path to it wrong
+        last = key.rpartition(".")[2]
+        near = [name for name in known if name == last or name.endswith(f".{last}")]
+    if near:
+        return ConfigError(f"{key} is not a key of the config; did you mean {near[0]}?")
+    remedy = f"known: {', '.join(siblings)}" if siblings else "`python train.py --help` lists them"
+    return ConfigError(f"{key} is not a key of the config; {remedy}")
 
 
 def suggest(word: str, known: list[str]) -> str:
     """Return a remedy for a mistyped word: the nearest known one, or all of them."""
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-
-
-def _suggestion(key: str) -> str:
-    known = list(_known_keys(Config))
-    parent, _, last = key.rpartition(".")
-    siblings = [name for name in known if name.rpartition(".")[0] == parent]
-    if siblings and parent:
-        near = difflib.get_close_matches(last, [name.rpartition(".")[2] for name in siblings], n=1)
-        return f"did you mean {parent}.{near[0]}?" if near else f"known: {', '.join(siblings)}"
-    near = difflib.get_close_matches(key, known, n=1) or difflib.get_close_matches(
-        last, [name for name in known if "." not in name], n=1
-    )
-    return f"did you mean {near[0]}?" if near else "`python train.py --help` lists the keys"
 
 
 def _known_keys(schema: type, prefix: str = "") -> Iterator[str]:
@@ -223,8 +221,8 @@ def _wrong_type(error: OmegaConfBaseException, composed: DictConfig) -> ConfigEr
     words = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
     rule = next((text for kind, text in words.items() if hint in (kind, kind | None)), None)
     if rule is None:
-        return ConfigError(f"{key} must be as in conf/, but got {key}={value!r}")
-    return ConfigError(f"{key} must be {rule}, but got {key}={value!r}")
+        rule = "as in conf/"
+    return ConfigError(f"{key} must be {rule}, but got {key}={'null' if value is None else value}")
 
 
 def _check(name: str, value: Any, holds: bool, rule: str) -> None:

@@ -54,7 +54,7 @@ def make_loaders(run: Run, device: torch.device) -> Loaders:
     build = make_function(config.build, "build")
     options = _options(config, device)
     return Loaders(
-        train=ReuseDataLoader(
+        train=_make_loader(
             partial(build, source=train, transforms=stored),
             len(train),
             run.cache / "train",
@@ -66,7 +66,7 @@ def make_loaders(run: Run, device: torch.device) -> Loaders:
             finish=partial(finish_image, transforms=fresh) if config.augment.fresh else None,
             **options,
         ),
-        val=ReuseDataLoader(
+        val=_make_loader(
             partial(build, source=val, transforms=Steps({0: compose(prepare)})),
             len(val),
             run.cache / "val",
@@ -77,6 +77,13 @@ def make_loaders(run: Run, device: torch.device) -> Loaders:
         ),
         classes=train.classes,
     )
+
+
+def _make_loader(*arguments: Any, **options: Any) -> ReuseDataLoader:
+    try:
+        return ReuseDataLoader(*arguments, **options)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error  # the folder: the rest has been checked
 
 
 def _make_source(node: Node, place: str, config: Config) -> Source:

@@ -110,6 +110,7 @@ def set_up(config: Config) -> None:
     random.seed(config.seed)
     np.random.seed(config.seed % 2**32)
     torch.manual_seed(config.seed % 2**64)
+    torch.set_num_threads(config.num_threads)
     # cuBLAS reads this when it starts; without it some products refuse to be deterministic.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(config.deterministic)

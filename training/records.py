@@ -99,6 +99,8 @@ class Run:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if kind is KeyboardInterrupt:
+            log.warning("interrupted; what is recorded and prepared stays in %s", self.directory)
         log.handlers = [self._handlers[1]]  # the screen is for the command, which reports errors
         if kind is None:
             self._status("done")
@@ -106,7 +108,6 @@ class Run:
                 shutil.rmtree(self.cache, ignore_errors=True)
         elif kind is KeyboardInterrupt:
             self._status("interrupted")
-            log.error("interrupted")
         else:
             self._status("failed", f"{kind.__name__}: {error}")
             log.error("failed", exc_info=error)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import pydoc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -80,10 +81,12 @@ def target_of(node: Node, place: str) -> Any:
     if not _is_allowed(path):
         raise _refusal(place, path)
     try:
-        target = hydra.utils.get_object(path)
-    except Exception as error:
-        reason = str(error.__cause__ or error).splitlines()[0]
+        target = pydoc.locate(path)
+    except pydoc.ErrorDuringImport as error:
+        reason = f"{error.exc.__name__}: {error.value}"  # type: ignore[union-attr]
         raise ConfigError(f"{place}._target_={path} cannot be imported: {reason}") from error
+    if target is None:
+        raise ConfigError(f"{place}._target_ must exist, but there is no {path}")
     # A path like training.targets.Path.unlink begins well and ends elsewhere.
     home = getattr(target, "__module__", None)
     if not callable(target) or not isinstance(home, str) or not _is_allowed(home):
