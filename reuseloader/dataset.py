@@ -7,7 +7,7 @@ import stat
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import index as as_index
 from pathlib import Path
@@ -15,8 +15,9 @@ from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, default_collate
 
+from reuseloader.batches import BatchReader
 from reuseloader.folder import close_folder, open_folder, sample_path, temporary_path
 from reuseloader.policy import ReuseKey, ReusePolicy, check_integer
 from reuseloader.sample import compact
@@ -32,6 +33,7 @@ from reuseloader.store import (
     sample_of,
     save_torch,
 )
+from reuseloader.tensors import load_tensors
 
 Build = Callable[[ReuseKey], Any]
 Finish = Callable[[Any, ReuseKey], Any]
@@ -152,6 +154,7 @@ class ReuseDataset(Dataset[Any]):
         self._tally: Counter[str] = Counter()
         self._news: list[News] = []
         self._said_once = False
+        self._batches: BatchReader | None = None
         folder = open_folder(self.directory)
         if folder is not None:
             # Not at exit: the system unlocks then, and the order of destruction is not ours.
@@ -184,13 +187,35 @@ class ReuseDataset(Dataset[Any]):
         self._news = []
         return sample
 
+    def __getitems__(self, indices: Sequence[int | EpochIndex]) -> list[Any]:
+        tagged = [index for index in indices if isinstance(index, EpochIndex)]
+        if self._batches is None or len(tagged) < len(indices):
+            return [self[index] for index in indices]
+        self._batches.start(len(tagged))
+        try:
+            return [self._get(*index, row) for row, index in enumerate(tagged)]
+        except Exception:
+            self._tally.clear()
+            raise
+
+    def read_batches(self) -> Callable[[list[Any]], Any]:
+        """Return what to collate with, for a loader that would use ``default_collate``.
+
+        Where the format can do it, samples asked for with an ``EpochIndex`` are from now on read
+        into the memory of their batch.
+        """
+        if self._load is not load_tensors:
+            return default_collate
+        self._batches = BatchReader(exposed=self._finish is not None)
+        return self._batches.collate
+
     def hand_over(self) -> tuple[dict[str, int], list[News]]:
         """Return the counts and messages since the last call, and begin anew."""
         tally, news = self._tally, self._news
         self._tally, self._news = Counter(), []
         return dict(tally), news
 
-    def _get(self, epoch: int, index: int) -> Any:
+    def _get(self, epoch: int, index: int, row: int | None = None) -> Any:
         index = as_index(index)
         if not 0 <= index < self.size:
             raise IndexError(f"index must be in [0, {self.size}), but got index={index}")
@@ -202,7 +227,7 @@ class ReuseDataset(Dataset[Any]):
             fingerprint=self.fingerprint,
         )
         path = sample_path(self.directory, index)
-        sample = self._read(path, identity)
+        sample = self._read(path, identity, key, row)
         if sample is STALE:
             sample = self._make(key)
             if not key.is_last_use:
@@ -211,18 +236,18 @@ class ReuseDataset(Dataset[Any]):
             return sample
         return _call("finish", key, self._finish, sample, key)
 
-    def _read(self, path: Path, identity: Identity) -> Any:
+    def _read(self, path: Path, identity: Identity, key: ReuseKey, row: int | None) -> Any:
         """Return the stored sample, or ``STALE`` where there is none that may be used."""
         start = perf_counter_ns()
         try:
-            status = path.stat()
-            if not stat.S_ISREG(status.st_mode):
-                raise DamagedFileError("it is no regular file")
-            reader = READERS.get(self._load)
-            if reader is not None:
-                sample = reader(path, identity)
+            if row is None or self._batches is None:
+                sample, num_bytes = self._read_one(path, identity)
             else:
-                sample = sample_of(self._load(path), identity)
+                likely = key.epoch > key.first_epoch
+                found = self._batches.read(path, identity.digest(), row, likely=likely)
+                if found is STALE:
+                    return STALE
+                sample, num_bytes = found.sample, found.num_bytes
         except FileNotFoundError:
             return STALE
         except Exception as error:  # whatever a damaged file makes a reader raise
@@ -233,8 +258,17 @@ class ReuseDataset(Dataset[Any]):
         if sample is not STALE:
             self._tally["reused"] += 1
             self._tally["read_ns"] += perf_counter_ns() - start
-            self._tally["read_bytes"] += status.st_size
+            self._tally["read_bytes"] += num_bytes
         return sample
+
+    def _read_one(self, path: Path, identity: Identity) -> tuple[Any, int]:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise DamagedFileError("it is no regular file")
+        reader = READERS.get(self._load)
+        if reader is not None:
+            return reader(path, identity), status.st_size
+        return sample_of(self._load(path), identity), status.st_size
 
     def _make(self, key: ReuseKey) -> Any:
         start = perf_counter_ns()

@@ -143,8 +143,10 @@ class _Compiler:
                 return self._value(f"{dtype.itemsize}s")
             case ["tensor", *_] | ["array", *_] | ["tv", *_]:
                 self.blocks.append(read_block(tree))
-                place = len(self.blocks) - 1
-                return lambda values, blocks: blocks[place]
+                return self._block(len(self.blocks) - 1)
+            case ["again", int(place)]:  # the same tensor or array at a second place
+                require(0 <= place < len(self.blocks), "repeats a tensor that is not there")
+                return self._block(place)
         raise DamagedFileError("its layout has a part of no known kind")
 
     def _leaf(self, kind: str) -> Assemble:
@@ -155,6 +157,9 @@ class _Compiler:
             return self._value("I")
         require(kind in NUMBERS, "has a part of no known kind")
         return self._value(NUMBERS[kind])
+
+    def _block(self, place: int) -> Assemble:
+        return lambda values, blocks: blocks[place]
 
     def _value(self, code: str) -> Assemble:
         place = len(self.codes)

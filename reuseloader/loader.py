@@ -221,6 +221,8 @@ class _Collate:
         self._dataset = dataset
         default = default_convert if single else default_collate
         self._collate = options.get("collate_fn") or default
+        if self._collate is default_collate:
+            self._collate = dataset.read_batches()
 
     def __call__(self, samples: Any) -> _Delivery:
         tally, news = self._dataset.hand_over()

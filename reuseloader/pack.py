@@ -26,12 +26,14 @@ class Parts:
         codes: how ``struct`` packs each of them.
         tail: bytes of strings.
         blocks: memory of tensors and arrays, uint8 ``[num_bytes]`` each.
+        places: number of the block of a tensor or array, by its ``id``.
     """
 
     values: list[Any] = field(default_factory=list)
     codes: list[str] = field(default_factory=list)
     tail: list[bytes] = field(default_factory=list)
     blocks: list[npt.NDArray[np.uint8]] = field(default_factory=list)
+    places: dict[int, int] = field(default_factory=dict)
 
     def add(self, code: str, value: Any) -> None:
         """Add a number or the length of a text."""
@@ -75,9 +77,13 @@ def _describe(value: Any, place: str, depth: int, parts: Parts) -> Any:
     if kind is list or kind is tuple:
         nodes = [_describe(v, f"{place}[{n}]", depth + 1, parts) for n, v in enumerate(value)]
         return [kind.__name__, nodes]
+    if id(value) in parts.places:
+        return ["again", parts.places[id(value)]]
     if isinstance(value, torch.Tensor):
+        parts.places[id(value)] = len(parts.blocks)
         return _describe_tensor(value, place, parts)
     if kind is np.ndarray and value.dtype.kind in ARRAY_KINDS and value.itemsize:
+        parts.places[id(value)] = len(parts.blocks)
         return _describe_array(value, parts)
     if isinstance(value, np.generic) and value.dtype.kind in SCALAR_KINDS:
         parts.add(f"{value.dtype.itemsize}s", value.tobytes())

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import torch
 
 from reuseloader.blocks import ALIGNMENT, aligned
-from reuseloader.layout import read_layout
+from reuseloader.layout import Layout, read_layout
 from reuseloader.pack import take_apart
 from reuseloader.store import (
     READERS,
@@ -48,7 +48,8 @@ _VERSION = 1
 # magic, version, algorithm, checksum of all behind the head, digest of the identity, bytes of the
 # file, of the layout, of the values, of the identity and of the tail; CRC-32 of the head so far.
 HEAD = struct.Struct("<7sBI Q 16s Q 4I I")
-_NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # a named pipe would wait for its writer
+# Without O_NONBLOCK a named pipe would wait for its writer.
+OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 def _crc32(pieces: Sequence[Any]) -> int:
@@ -99,12 +100,22 @@ class Head(NamedTuple):
         return data + zlib.crc32(data).to_bytes(4, "little")
 
 
+class Found(NamedTuple):
+    """What was read: a sample, its layout, its identity as JSON, and the size of its file."""
+
+    layout: Layout
+    sample: Any
+    identity: bytes
+    num_bytes: int
+
+
 def save_tensors(obj: Any, path: Path) -> None:
     """Write ``obj`` in the fast format.
 
     It holds None, bool, int, float, str and bytes; NumPy scalars and arrays (none of objects);
     dense tensors on the CPU of every dtype but the quantized; torchvision's ``tv_tensors``; and
-    dicts, lists and tuples of these. Parts that share memory come back apart.
+    dicts, lists and tuples of these. A tensor or array that occurs twice is stored once and
+    comes back as one object.
 
     Args:
         obj: what ``ReuseDataset`` hands to ``save``, or any sample.
@@ -150,17 +161,16 @@ def load_tensors(path: Path) -> Any:
             has a checksum for which a package is missing here.
         OSError: the file cannot be read.
     """
-    _, sample, identity = read_file(path, None)
-    if not identity:
-        return sample
-    fields = _loads_identity(identity)
-    return {**fields, "sample": sample}
+    found = read_file(path, None)
+    if not found.identity:
+        return found.sample
+    return {**_loads_identity(found.identity), "sample": found.sample}
 
 
 def read_tensors(path: Path, identity: Identity) -> Any:
     """Return the sample in the file, or ``STALE``; of a stale file the head alone is read."""
     found = read_file(path, identity.digest())
-    return STALE if found is STALE else found[1]
+    return STALE if found is STALE else found.sample
 
 
 READERS[load_tensors] = read_tensors
@@ -172,7 +182,7 @@ def read_file(path: str | Path, digest: bytes | None) -> Any:
     Never allocates more than the file has bytes.
 
     Returns:
-        ``(layout, sample, identity as JSON)``, or ``STALE``.
+        What was ``Found``, or ``STALE``.
 
     Raises:
         DamagedFileError, OSError: as ``load_tensors``.
@@ -207,10 +217,10 @@ def _memory_of(tensor: torch.Tensor) -> memoryview:
 
 
 def _open(path: str, flags: int) -> int:
-    return os.open(path, flags | _NONBLOCK, 0o666)
+    return os.open(path, flags | OPEN_FLAGS)
 
 
-def _unpack(head: Head, memory: memoryview) -> Any:
+def _unpack(head: Head, memory: memoryview) -> Found:
     if head.algorithm not in CHECKSUMS:
         raise DamagedFileError(
             f"its checksum is of kind {head.algorithm}, which this Python cannot compute; "
@@ -239,7 +249,7 @@ def _unpack(head: Head, memory: memoryview) -> Any:
         memory[texts_at:],
         [block.of(part) for block, part in zip(layout.blocks, blocks, strict=True)],
     )
-    return layout, sample, bytes(memory[tail_at:texts_at])
+    return Found(layout, sample, bytes(memory[tail_at:texts_at]), len(memory))
 
 
 def _padding(num_bytes: int) -> bytes:

@@ -137,6 +137,15 @@ def test_a_slice_stores_no_more_than_itself(tmp_path):
     assert loaded.untyped_storage().nbytes() == 4000
 
 
+def test_a_tensor_that_occurs_twice_is_stored_once_and_comes_back_as_one(tmp_path):
+    tensor, array = torch.zeros(1000), np.zeros(1000)
+    save_tensors({"a": tensor, "b": [tensor, array], "c": array}, tmp_path / "file")
+    loaded = load_tensors(tmp_path / "file")
+    assert loaded["a"] is loaded["b"][0]
+    assert loaded["c"] is loaded["b"][1]
+    assert (tmp_path / "file").stat().st_size < 12400
+
+
 def test_blocks_begin_at_multiples_of_64_bytes(tmp_path):
     save_tensors([torch.ones(3, dtype=torch.uint8), torch.arange(5), "text"], tmp_path / "file")
     assert all(t.data_ptr() % 64 == 0 for t in load_tensors(tmp_path / "file")[:2])
@@ -269,7 +278,7 @@ HOSTILE = {
     "strides that lead outside": (["tensor", "uint8", [8, 8], [64, 8]], b"", bytes(64)),
     "negative strides": (["tensor", "uint8", [8, 8], [-8, 1]], b"", bytes(64)),
     "strides of another shape": (["tensor", "uint8", [64], [1, 1]], b"", bytes(64)),
-    "more blocks than there are": ([["tensor", "uint8", [64]]] * 2, b"", bytes(64)),
+    "more blocks than there are": (["list", [["tensor", "uint8", [64]]] * 2], b"", bytes(64)),
     "more dimensions than exist": (["tensor", "uint8", [1] * 65], b"", bytes(64)),
     "axes of another shape": (["array", "|u1", [8, 8], [0, 0]], b"", bytes(64)),
     "an array of objects": (["array", "|O", [8]], b"", bytes(64)),
@@ -283,6 +292,8 @@ HOSTILE = {
     "boxes alone": (["tv", "BoundingBoxes", {}, ["tensor", "int8", [1, 4]]], b"", bytes(64)),
     "an unknown kind": (["pickle", "cos\nsystem"],),
     "an unknown leaf": ("pickle",),
+    "a repetition of nothing": (["again", 0],),
+    "a repetition from behind": (["list", [["array", "|u1", [64]], ["again", -1]]], b"", bytes(64)),
     "nothing": ([],),
     "null": (None,),
     "a number": (1,),
