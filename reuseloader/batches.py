@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from torch.utils.data._utils import collate as torch_collate
 from reuseloader.blocks import Block, aligned, strides_of
 from reuseloader.layout import Layout, read_layout
 from reuseloader.store import STALE
-from reuseloader.tensors import CHECKSUMS, HEAD, OPEN_FLAGS, Found, Head, read_file
+from reuseloader.tensors import CHECKSUMS, HEAD, OPEN_FLAGS, Head, read_file
 
 _TAIL_BYTES = 4096  # identity and texts of a sample; with longer ones it is read by itself
 _MAX_BLOCKS = 500  # Linux reads into at most 1024 pieces at once, and a block has two
@@ -58,8 +57,8 @@ class BatchReader:
         any_direct = any(block.direct for block in layout.blocks)
         return layout if any_direct and len(layout.blocks) <= _MAX_BLOCKS else None
 
-    def read(self, path: str | Path, digest: bytes, row: int, *, likely: bool) -> Any:
-        """Return what was ``Found`` in a file, or ``STALE``.
+    def read(self, path: str, digest: bytes, row: int, likely: bool) -> tuple[Any, int]:
+        """Return the sample in a file and the size of the file; ``STALE`` for the sample if it is.
 
         Args:
             path: the file.
@@ -70,17 +69,19 @@ class BatchReader:
         Raises:
             DamagedFileError, OSError: as ``load_tensors``.
         """
-        if likely and self._layout is not None:
+        layout = self._layout
+        if likely and layout is not None:
             if self._memory is None:
-                self._memory = _BatchMemory(self._layout, self._num_samples, self._exposed)
-            found = self._memory.read(path, digest, row)
-        else:
-            found = None
-        if found is None:
-            found = read_file(path, digest)
-        if found is not STALE:
-            self._seen[found.layout.text] += 1
-        return found
+                self._memory = _BatchMemory(layout, self._num_samples, self._exposed)
+            result = self._memory.read(path, digest, row)
+            if result is not None:
+                self._seen[layout.text] += result[0] is not STALE
+                return result
+        found = read_file(path, digest)
+        if found is STALE:
+            return STALE, 0
+        self._seen[found.layout.text] += 1
+        return found.sample, found.num_bytes
 
     def collate(self, samples: list[Any]) -> Any:
         """Return what ``default_collate`` returns."""
@@ -107,27 +108,26 @@ class _BatchMemory:
         self._tail_at = front + sum(pads)  # in the scratch, where everything but blocks lies
         self._fixed_bytes = front + layout.blocks_bytes
         self._scratch = memoryview(bytearray(self._tail_at + _TAIL_BYTES + 1))
-        self._front = self._scratch[:front]
         ends = np.cumsum([front, *pads]).tolist()
-        self._pads = [self._scratch[end - n : end] for end, n in zip(ends[1:], pads, strict=True)]
-        self._tail = self._scratch[self._tail_at :]
+        # What one readv fills: front, block, padding, block, padding ..., tail. The tail has room
+        # for a byte more than may come, so that a longer file is noticed.
+        self._pieces = [self._scratch[:front], *[self._scratch[:0]] * 2 * len(pads)]
+        self._pieces[2::2] = [self._scratch[e - n : e] for e, n in zip(ends[1:], pads, strict=True)]
+        self._pieces.append(self._scratch[self._tail_at :])
 
-    def read(self, path: str | Path, digest: bytes, row: int) -> Any:
-        """Return what was ``Found``, or ``STALE``, or None where the file is none of this layout.
+    def read(self, path: str, digest: bytes, row: int) -> tuple[Any, int] | None:
+        """Return as ``BatchReader.read``, or None where the file is not whole and of this layout.
 
         Raises:
             OSError: the file cannot be opened.
         """
         blocks = [stack.memory[row] for stack in self._stacks]
-        pieces = [self._front]
-        for block, pad in zip(blocks, self._pads, strict=True):
-            pieces += (block, pad)
+        self._pieces[1:-1:2] = blocks
         descriptor = os.open(path, OPEN_FLAGS)
         try:
-            # The last piece has room for one byte more than may come, so that no file is cut.
-            num_bytes = os.readv(descriptor, [*pieces, self._tail])
+            num_bytes = os.readv(descriptor, self._pieces)
         except OSError:
-            return None  # read_file will say why
+            return None
         finally:
             os.close(descriptor)
         try:
@@ -135,12 +135,14 @@ class _BatchMemory:
         except Exception:  # what is wrong with the file, read_file will say
             return None
 
-    def _unpack(self, digest: bytes, row: int, num_bytes: int, blocks: list[memoryview]) -> Any:
+    def _unpack(
+        self, digest: bytes, row: int, num_bytes: int, blocks: list[memoryview]
+    ) -> tuple[Any, int] | None:
         if num_bytes < HEAD.size:  # the rest of the scratch is of the file before
             return None
         head = Head.read(self._scratch)
         if head.digest != digest:
-            return STALE
+            return STALE, 0
         if not self._fits(head, num_bytes, blocks):
             return None
         texts_at = self._tail_at + head.identity_bytes
@@ -150,7 +152,7 @@ class _BatchMemory:
             [stack.row(row) for stack in self._stacks],
         )
         self.filled[row] = 1
-        return Found(self._layout, sample, b"", num_bytes)
+        return sample, num_bytes
 
     def _fits(self, head: Head, num_bytes: int, blocks: list[memoryview]) -> bool:
         layout = self._layout

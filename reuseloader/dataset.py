@@ -18,7 +18,13 @@ import torch
 from torch.utils.data import Dataset, default_collate
 
 from reuseloader.batches import BatchReader
-from reuseloader.folder import close_folder, open_folder, sample_path, temporary_path
+from reuseloader.folder import (
+    close_folder,
+    open_folder,
+    sample_name,
+    sample_path,
+    temporary_path,
+)
 from reuseloader.policy import ReuseKey, ReusePolicy, check_integer
 from reuseloader.sample import compact
 from reuseloader.store import (
@@ -88,6 +94,13 @@ class EpochIndex(NamedTuple):
     sample: int
 
 
+class EpochBatch(NamedTuple):
+    """The indices of a batch with the epoch of the pass that asks for it."""
+
+    epoch: int
+    samples: Sequence[int]
+
+
 class News(NamedTuple):
     """A message for the user; of those with ``once`` set, the first alone is shown."""
 
@@ -145,6 +158,7 @@ class ReuseDataset(Dataset[Any]):
         self.policy = policy
         self.fingerprint = fingerprint
         self.directory = Path(directory).absolute()
+        self._prefix = os.path.join(self.directory, "")  # pathlib takes as long as reading a sample
         self._build = build
         self._finish = finish
         self._save = save
@@ -176,33 +190,39 @@ class ReuseDataset(Dataset[Any]):
         return ReuseStats.from_tally(self._tally)
 
     def __getitem__(self, index: int | EpochIndex) -> Any:
-        if isinstance(index, EpochIndex):
-            try:
-                return self._get(index.epoch, index.sample)  # the loader passes the news on
-            except Exception:
-                self._tally.clear()  # a batch that fails is not delivered, nor are its counts
-                raise
-        sample = self._get(int(self._epoch), index)
+        if isinstance(index, EpochIndex):  # the loader passes the news on
+            return self._get_tagged(EpochBatch(index.epoch, [index.sample]))[0]
+        sample = self._get(self.policy.key(self._checked(index), int(self._epoch)))
         self._said_once = announce(self._news, self._said_once)
         self._news = []
         return sample
 
-    def __getitems__(self, indices: Sequence[int | EpochIndex]) -> list[Any]:
-        tagged = [index for index in indices if isinstance(index, EpochIndex)]
-        if self._batches is None or len(tagged) < len(indices):
+    def __getitems__(self, indices: Sequence[int] | EpochBatch) -> list[Any]:
+        if not isinstance(indices, EpochBatch):
             return [self[index] for index in indices]
-        self._batches.start(len(tagged))
+        return self._get_tagged(indices)
+
+    def _get_tagged(self, batch: EpochBatch) -> list[Any]:
+        if self._batches is not None:
+            self._batches.start(len(batch.samples))
         try:
-            return [self._get(*index, row) for row, index in enumerate(tagged)]
+            keys = self.policy.keys(list(map(self._checked, batch.samples)), batch.epoch)
+            return [self._get(key, row) for row, key in enumerate(keys)]
         except Exception:
-            self._tally.clear()
+            self._tally.clear()  # a batch that fails is not delivered, nor are its counts
             raise
+
+    def _checked(self, index: int) -> int:
+        index = as_index(index)
+        if not 0 <= index < self.size:
+            raise IndexError(f"index must be in [0, {self.size}), but got index={index}")
+        return index
 
     def read_batches(self) -> Callable[[list[Any]], Any]:
         """Return what to collate with, for a loader that would use ``default_collate``.
 
-        Where the format can do it, samples asked for with an ``EpochIndex`` are from now on read
-        into the memory of their batch.
+        Where the format can do it, an ``EpochBatch`` is from now on read into the memory of its
+        batch.
         """
         if self._load is not load_tensors:
             return default_collate
@@ -215,39 +235,32 @@ class ReuseDataset(Dataset[Any]):
         self._tally, self._news = Counter(), []
         return dict(tally), news
 
-    def _get(self, epoch: int, index: int, row: int | None = None) -> Any:
-        index = as_index(index)
-        if not 0 <= index < self.size:
-            raise IndexError(f"index must be in [0, {self.size}), but got index={index}")
-        key = self.policy.key(index, epoch)
+    def _get(self, key: ReuseKey, row: int | None = None) -> Any:
         identity = Identity(
             generation=key.generation,
             seed=key.seed,
             lifetime=self.policy.lifetime,
             fingerprint=self.fingerprint,
         )
-        path = sample_path(self.directory, index)
-        sample = self._read(path, identity, key, row)
+        sample = self._read(key, identity, row)
         if sample is STALE:
             sample = self._make(key)
             if not key.is_last_use:
-                self._store(sample, path, identity)
+                self._store(sample, sample_path(self.directory, key.index), identity)
         if self._finish is None:
             return sample
         return _call("finish", key, self._finish, sample, key)
 
-    def _read(self, path: Path, identity: Identity, key: ReuseKey, row: int | None) -> Any:
+    def _read(self, key: ReuseKey, identity: Identity, row: int | None) -> Any:
         """Return the stored sample, or ``STALE`` where there is none that may be used."""
         start = perf_counter_ns()
+        path = self._prefix + sample_name(key.index)
         try:
             if row is None or self._batches is None:
-                sample, num_bytes = self._read_one(path, identity)
+                sample, num_bytes = self._read_one(Path(path), identity)
             else:
                 likely = key.epoch > key.first_epoch
-                found = self._batches.read(path, identity.digest(), row, likely=likely)
-                if found is STALE:
-                    return STALE
-                sample, num_bytes = found.sample, found.num_bytes
+                sample, num_bytes = self._batches.read(path, identity.digest(), row, likely)
         except FileNotFoundError:
             return STALE
         except Exception as error:  # whatever a damaged file makes a reader raise

@@ -15,6 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, Sampler, default_collate,
 
 from reuseloader.dataset import (
     Build,
+    EpochBatch,
     EpochIndex,
     Finish,
     News,
@@ -200,9 +201,9 @@ def _repeat(value: int) -> Iterator[int]:
         yield value
 
 
-def _tag_batches(epoch: int, batches: Iterator[Any]) -> Iterator[list[EpochIndex]]:
+def _tag_batches(epoch: int, batches: Iterator[Any]) -> Iterator[EpochBatch]:
     for batch in batches:
-        yield [EpochIndex(epoch, index) for index in batch]
+        yield EpochBatch(epoch, list(batch))
 
 
 class _Delivery(NamedTuple):
