@@ -17,6 +17,9 @@ from reuseloader.layout import Layout, read_layout
 from reuseloader.store import STALE
 from reuseloader.tensors import CHECKSUMS, HEAD, OPEN_FLAGS, Head, read_file
 
+# A tensor in shared memory sends a file descriptor through a socket, which takes both sides 0.4 ms
+# together (2 cores, see benchmarks/README.md); up to about this size the pipe is faster.
+PIPE_BYTES = 2**18
 _TAIL_BYTES = 4096  # identity and texts of a sample; with longer ones it is read by itself
 _MAX_BLOCKS = 500  # Linux reads into at most 1024 pieces at once, and a block has two
 
@@ -255,7 +258,10 @@ class _Stack:
 
 
 def _empty_stack(block: Block, num_rows: int) -> torch.Tensor | None:
-    """Return an empty tensor ``[num_rows, *shape]``, shared in a worker; None if it cannot be."""
+    """Return an empty tensor ``[num_rows, *shape]``, None if there cannot be one.
+
+    In a worker it lies in shared memory, unless it is so small that the pipe takes it.
+    """
     dtype = block.dtype
     if not isinstance(dtype, torch.dtype):
         try:
@@ -265,7 +271,7 @@ def _empty_stack(block: Block, num_rows: int) -> torch.Tensor | None:
     if not block.direct:
         return None
     shape = (num_rows, *block.shape)
-    if get_worker_info() is None:
+    if get_worker_info() is None or num_rows * block.num_bytes <= PIPE_BYTES:
         return torch.empty(shape, dtype=dtype)
     storage = torch.UntypedStorage._new_shared(  # type: ignore[no-untyped-call]
         num_rows * block.num_bytes, device="cpu"

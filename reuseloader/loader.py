@@ -7,7 +7,7 @@ import os
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from reuseloader.dataset import (
     ReuseStats,
     announce,
 )
+from reuseloader.delivery import CollatedDelivery, Delivery
 from reuseloader.policy import ReusePolicy, check_integer, mix
 from reuseloader.store import Load, Save, load_torch, save_torch
 
@@ -206,14 +207,6 @@ def _tag_batches(epoch: int, batches: Iterator[Any]) -> Iterator[EpochBatch]:
         yield EpochBatch(epoch, list(batch))
 
 
-class _Delivery(NamedTuple):
-    """A batch with what it took to make it, on the way from a worker."""
-
-    batch: Any
-    tally: dict[str, int]
-    news: list[News]
-
-
 class _Collate:
     """The user's collate function; sends the dataset's counts along with the batch."""
 
@@ -222,18 +215,20 @@ class _Collate:
         self._dataset = dataset
         default = default_convert if single else default_collate
         self._collate = options.get("collate_fn") or default
+        self._deliver: type[Delivery] = Delivery
         if self._collate is default_collate:
             self._collate = dataset.read_batches()
+            self._deliver = CollatedDelivery
 
-    def __call__(self, samples: Any) -> _Delivery:
+    def __call__(self, samples: Any) -> Delivery:
         tally, news = self._dataset.hand_over()
-        return _Delivery(self._collate(samples), tally, news)
+        return self._deliver(self._collate(samples), tally, news)
 
 
 class _Pass(Iterator[Any]):
     """One pass: unpacks the deliveries, and keeps count of what the user has received."""
 
-    def __init__(self, loader: ReuseDataLoader, iterator: Iterator[_Delivery]) -> None:
+    def __init__(self, loader: ReuseDataLoader, iterator: Iterator[Delivery]) -> None:
         self._loader = loader
         self._iterator = iterator
         self._tally = loader._tally
