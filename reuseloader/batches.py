@@ -9,17 +9,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import default_collate, get_worker_info
+from torch.utils.data import default_collate
 from torch.utils.data._utils import collate as torch_collate
 
-from reuseloader.blocks import Block, aligned, strides_of
+from reuseloader.blocks import aligned
+from reuseloader.checksum import CHECKSUMS
 from reuseloader.layout import Layout, read_layout
+from reuseloader.stack import Stack
 from reuseloader.store import STALE
-from reuseloader.tensors import CHECKSUMS, HEAD, OPEN_FLAGS, Head, read_file
+from reuseloader.tensors import HEAD, OPEN_FLAGS, Head, read_file
 
-# A tensor in shared memory sends a file descriptor through a socket, which takes both sides 0.4 ms
-# together (2 cores, see benchmarks/README.md); up to about this size the pipe is faster.
-PIPE_BYTES = 2**18
 _TAIL_BYTES = 4096  # identity and texts of a sample; with longer ones it is read by itself
 _MAX_BLOCKS = 500  # Linux reads into at most 1024 pieces at once, and a block has two
 
@@ -104,7 +103,7 @@ class _BatchMemory:
         self.filled = bytearray(num_samples)
         self._layout = layout
         self._exposed = exposed
-        self._stacks = [_Stack(block, num_samples, exposed) for block in layout.blocks]
+        self._stacks = [Stack(block, num_samples, exposed) for block in layout.blocks]
         self._values_at = HEAD.size + len(layout.text)
         front = aligned(self._values_at + layout.values.size)
         pads = [aligned(block.num_bytes) - block.num_bytes for block in layout.blocks]
@@ -179,7 +178,7 @@ class _BatchMemory:
                     return stack.take()
         return torch_collate.collate_tensor_fn(tensors, collate_fn_map=collate_fn_map)
 
-    def _complete(self, stack: _Stack, tensors: Sequence[torch.Tensor]) -> bool:
+    def _complete(self, stack: Stack, tensors: Sequence[torch.Tensor]) -> bool:
         """Copy what was built into its row, if all the others are in theirs, unchanged."""
         kind = type(tensors[0])
         if any(type(tensor) is not kind for tensor in tensors):
@@ -202,78 +201,3 @@ class _BatchMemory:
         for row in built:
             stack.copy(tensors[row], row)
         return True
-
-
-class _Stack:
-    """One tensor of a batch, and its rows."""
-
-    def __init__(self, block: Block, num_rows: int, exposed: bool) -> None:
-        self._block = block
-        self._tensor = _empty_stack(block, num_rows)
-        if self._tensor is None:  # collate has to make it; the rows lie one behind the other
-            data = torch.empty(num_rows * block.num_bytes, dtype=torch.uint8)
-        else:
-            data = torch.empty(0, dtype=torch.uint8).set_(self._tensor.untyped_storage())
-        self._start = data.data_ptr()
-        self._strides = strides_of(block.shape)
-        size, memory = block.num_bytes, data.numpy().data
-        self.memory = [memory[row * size : (row + 1) * size] for row in range(num_rows)]
-        self._views: Sequence[Any] | None = None
-        plain = isinstance(block.dtype, torch.dtype) and block.wrap is None
-        if self._tensor is not None and plain and not exposed:
-            # The user's code must not get these: of a view not everything can be changed.
-            self._views = self._tensor.unbind(0)
-
-    def row(self, row: int) -> Any:
-        """Return the tensor or array that lies in a row."""
-        return self._block.of(self.memory[row]) if self._views is None else self._views[row]
-
-    def holds(self, tensor: torch.Tensor, row: int) -> bool:
-        """Whether a strided tensor begins where the row does, and the stack may be used."""
-        start = self._start + row * self._block.num_bytes
-        return self._tensor is not None and tensor.data_ptr() == start
-
-    def like(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is what a row can be, in everything but its values."""
-        assert self._tensor is not None
-        return (
-            tensor.layout is torch.strided
-            and tensor.device.type == "cpu"
-            and tensor.dtype is self._tensor.dtype
-            and tensor.shape == self._block.shape
-            and tensor.stride() == self._strides
-            and not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg())
-        )
-
-    def copy(self, tensor: torch.Tensor, row: int) -> None:
-        """Copy a tensor that is like a row into it."""
-        assert self._tensor is not None
-        self._tensor[row].copy_(tensor)
-
-    def take(self) -> torch.Tensor:
-        """Return the stack; once, because two parts of a batch must not share memory."""
-        assert self._tensor is not None
-        stack, self._tensor = self._tensor, None
-        return stack
-
-
-def _empty_stack(block: Block, num_rows: int) -> torch.Tensor | None:
-    """Return an empty tensor ``[num_rows, *shape]``, None if there cannot be one.
-
-    In a worker it lies in shared memory, unless it is so small that the pipe takes it.
-    """
-    dtype = block.dtype
-    if not isinstance(dtype, torch.dtype):
-        try:
-            dtype = torch.as_tensor(np.empty(0, dtype)).dtype
-        except TypeError:  # texts and times
-            return None
-    if not block.direct:
-        return None
-    shape = (num_rows, *block.shape)
-    if get_worker_info() is None or num_rows * block.num_bytes <= PIPE_BYTES:
-        return torch.empty(shape, dtype=dtype)
-    storage = torch.UntypedStorage._new_shared(  # type: ignore[no-untyped-call]
-        num_rows * block.num_bytes, device="cpu"
-    )
-    return torch.empty(0, dtype=dtype).set_(storage, 0, shape, strides_of(shape))

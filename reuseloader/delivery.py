@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from reuseloader.batches import PIPE_BYTES
 from reuseloader.dataset import News
+from reuseloader.stack import PIPE_BYTES
 
 
 class Delivery(NamedTuple):

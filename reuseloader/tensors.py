@@ -20,13 +20,13 @@ import stat
 import struct
 import sys
 import zlib
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from reuseloader.blocks import ALIGNMENT, aligned
+from reuseloader.checksum import CHECKSUMS
 from reuseloader.layout import Layout, read_layout
 from reuseloader.pack import take_apart
 from reuseloader.store import (
@@ -37,11 +37,6 @@ from reuseloader.store import (
     digest_of,
 )
 
-try:
-    from xxhash import xxh3_64_intdigest
-except ImportError:  # crc32 then: as safe against accidents, and about 15 times as slow
-    xxh3_64_intdigest = None  # type: ignore[assignment]
-
 _MAGIC = b"reuse\x00" + sys.byteorder[:1].encode()  # blocks are as the machine has them
 _VERSION = 1
 
@@ -50,26 +45,6 @@ _VERSION = 1
 HEAD = struct.Struct("<7sBI Q 16s Q 4I I")
 # Without O_NONBLOCK a named pipe would wait for its writer.
 OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
-
-
-def _crc32(pieces: Sequence[Any]) -> int:
-    value = 0
-    for piece in pieces:
-        value = zlib.crc32(piece, value)
-    return value
-
-
-def _xxh3(pieces: Sequence[Any]) -> int:
-    value = 0
-    for piece in pieces:
-        value = xxh3_64_intdigest(piece, value)
-    return value
-
-
-CHECKSUMS: dict[int, Callable[[Sequence[Any]], int]] = {1: _crc32}
-"""By the number that a file names; over layout to tail without the blocks, then each block."""
-if xxh3_64_intdigest is not None:
-    CHECKSUMS[2] = _xxh3
 
 
 class Head(NamedTuple):

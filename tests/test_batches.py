@@ -18,7 +18,9 @@ from reuseloader import (
     delivery,
     load_tensors,
     save_tensors,
+    stack,
 )
+from reuseloader.stack import Stack
 
 SIZE, EPOCHS = 12, 4
 
@@ -170,13 +172,13 @@ def assert_equal(a: Any, b: Any) -> None:
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
     """The batch tensors into which samples were read directly, in this process."""
     stacks: list[torch.Tensor] = []
-    take = batches._Stack.take
+    take = Stack.take
 
     def spy(stack: Any) -> torch.Tensor:
         stacks.append(take(stack))
         return stacks[-1]
 
-    monkeypatch.setattr(batches._Stack, "take", spy)
+    monkeypatch.setattr(Stack, "take", spy)
     return stacks
 
 
@@ -186,11 +188,11 @@ def test_batches_equal_those_of_single_samples(build: Any, tmp_path: Path) -> No
     assert_equal(passes(loader_of(build, tmp_path / "b")), expected)
 
 
-@pytest.mark.parametrize("pipe_bytes", [0, batches.PIPE_BYTES])
+@pytest.mark.parametrize("pipe_bytes", [0, stack.PIPE_BYTES])
 def test_batches_of_workers_equal_those_of_single_samples(
     pipe_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (batches, delivery):
+    for module in (stack, delivery):
         monkeypatch.setattr(module, "PIPE_BYTES", pipe_bytes)
     options: dict[str, Any] = {"num_workers": 2, "persistent_workers": True}
     expected = passes(loader_of(every_kind, tmp_path / "a", collate_fn=plain_collate, **options))

@@ -15,9 +15,9 @@ import pytest
 import torch
 from torchvision import tv_tensors
 
-import reuseloader.tensors
 from reuseloader import ReuseDataset, ReusePolicy, load_tensors, save_tensors
 from reuseloader.blocks import DTYPES
+from reuseloader.checksum import CHECKSUMS
 from reuseloader.store import STALE, DamagedFileError, Identity, UnstorableSampleError
 from reuseloader.tensors import HEAD, Head, read_tensors
 
@@ -360,7 +360,7 @@ def test_without_xxhash_it_writes_crc32_and_a_file_with_xxh3_is_rebuilt(tmp_path
         return ReuseDataset(build, 2, tmp_path, policy, save=save_tensors, load=load_tensors)
 
     dataset()[0]
-    monkeypatch.delitem(reuseloader.tensors.CHECKSUMS, 2)
+    monkeypatch.delitem(CHECKSUMS, 2)
     with pytest.warns(UserWarning, match="00000000.pt is damaged.*xxhash"):
         dataset()[0]
     assert built == [0, 0]
