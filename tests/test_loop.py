@@ -394,6 +394,21 @@ def test_a_training_loss_that_is_not_finite_stops_and_leaves_the_last_good_check
     assert all(bool(value.isfinite().all()) for value in checkpoint["model"].values())
 
 
+def test_weights_that_the_last_update_of_an_epoch_spoilt_are_not_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoil(trainer: Any, state: State, *rest: Any) -> None:
+        update(trainer, state, *rest)
+        if state.step == 8:
+            next(iter(state.model.parameters())).data[0] = math.inf
+
+    monkeypatch.setattr(loop, "update", spoil)
+    with pytest.raises(FloatingPointError, match="not finite at the end of epoch 1, step 8"):
+        runs.train(tmp_path)
+
+    assert runs.load(tmp_path)["epoch"] == 0
+
+
 def test_limited_epochs_count_what_they_use(tmp_path: Path) -> None:
     rows = runs.train(tmp_path, "trainer.limit_batches=2", "epochs=3")
 

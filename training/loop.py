@@ -72,7 +72,7 @@ def fit(run: Run, model: nn.Module, loaders: Loaders, device: torch.device) -> f
 
     Raises:
         ConfigError: something of the config does not fit, said before the first step.
-        FloatingPointError: a training loss is not finite.
+        FloatingPointError: a training loss or a weight is not finite.
     """
     plan = Plan.of(run.config, len(loaders.train))
     state = make_state(run.config, model, device, plan)
@@ -110,6 +110,7 @@ def train_epoch(job: Job, state: State) -> Row:
             loss = state.losses.read(state.epoch)
             job.trackers.scalars({"train/loss": loss, "train/lr": state.lr}, state.step)
     state.losses.read(state.epoch)
+    state.check_weights()
     stats = job.loaders.train.stats()
     return {
         "epoch": state.epoch,

@@ -133,6 +133,18 @@ class State:
         """The model that is evaluated: the moving average where there is one."""
         return self.model if self.ema is None else self.ema.module
 
+    def check_weights(self) -> None:
+        """Make sure that the weights can be saved: the loss shows a bad update only at the next.
+
+        Raises:
+            FloatingPointError: a weight is not finite.
+        """
+        finite = torch.stack([weight.isfinite().all() for weight in self.model.parameters()])
+        if not bool(finite.all()):
+            raise FloatingPointError(
+                f"a weight is not finite at the end of epoch {self.epoch}, step {self.step}"
+            )
+
     def checkpoint(self) -> dict[str, Any]:
         """Return all that it takes to continue, loadable with `weights_only=True`."""
         return {
