@@ -49,7 +49,7 @@ def sample_grid(loaders: Loaders, num_samples: int) -> Tensor:
             fresh = loaders.finish(stored, key) if loaders.finish else stored
             pictures += [_picture(stored), _picture(fresh)]
     size_of_first = list(pictures[0].shape[-2:])
-    alike = [F.resize(picture, size_of_first) for picture in pictures]
+    alike = [F.resize(picture, size_of_first, antialias=True) for picture in pictures]
     return make_grid(alike, nrow=2 * _PAIRS_A_ROW, pad_value=255)
 
 

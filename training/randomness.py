@@ -13,10 +13,12 @@ import torch
 
 def random_states() -> dict[str, Any]:
     """Return the state of every global generator: Python's, NumPy's, torch's and CUDA's."""
+    version, words, next_gauss = random.getstate()
     _, keys, position, has_gauss, gauss = np.random.get_state()
     return {
-        "python": random.getstate(),
-        "numpy": [keys.tolist(), position, has_gauss, gauss],
+        # As tensors: torch 2.1 does not load integers over 31 bits with weights_only=True.
+        "python": [version, torch.tensor(words), next_gauss],
+        "numpy": [torch.from_numpy(keys.astype(np.int64)), position, has_gauss, gauss],
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
     }
@@ -24,9 +26,10 @@ def random_states() -> dict[str, Any]:
 
 def restore_random_states(states: dict[str, Any]) -> None:
     """Put back what `random_states` returned."""
+    version, words, next_gauss = states["python"]
     keys, *rest = states["numpy"]
-    random.setstate(states["python"])
-    np.random.set_state(("MT19937", np.array(keys, dtype=np.uint32), *rest))
+    random.setstate((version, tuple(words.tolist()), next_gauss))
+    np.random.set_state(("MT19937", keys.cpu().numpy().astype(np.uint32), *rest))
     torch.set_rng_state(states["torch"].cpu())
     if states["cuda"]:
         torch.cuda.set_rng_state_all([state.cpu() for state in states["cuda"]])

@@ -147,11 +147,13 @@ class State:
 
     def checkpoint(self) -> dict[str, Any]:
         """Return all that it takes to continue, loadable with `weights_only=True`."""
+        # Some schedulers of torch 2.1 keep functions there, which are not loaded as weights.
+        scheduler = self.schedule.scheduler.state_dict().items()
         return {
             "model": self.model.state_dict(),
             "ema": None if self.ema is None else self.ema.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "scheduler": self.schedule.scheduler.state_dict(),
+            "scheduler": {name: value for name, value in scheduler if not callable(value)},
             "scaler": self.scaler.state_dict(),
             "random": random_states(),
             "epoch": self.epoch,
@@ -200,11 +202,17 @@ def make_state(config: Config, model: nn.Module, device: torch.device, plan: Pla
         model=model,
         optimizer=optimizer,
         schedule=schedule,
-        scaler=torch.amp.GradScaler(device.type, enabled=trainer.precision == "fp16"),
+        scaler=_make_scaler(device, enabled=trainer.precision == "fp16"),
         best=Best.of(trainer.monitor),
         ema=ema,
         loss=partial(F.cross_entropy, label_smoothing=trainer.label_smoothing),
     )
+
+
+def _make_scaler(device: torch.device, enabled: bool) -> torch.amp.GradScaler:
+    if hasattr(torch.amp, "GradScaler"):
+        return torch.amp.GradScaler(device.type, enabled=enabled)
+    return torch.cuda.amp.GradScaler(enabled=enabled)  # torch before 2.3
 
 
 @contextmanager
