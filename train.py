@@ -4,18 +4,24 @@ import hydra
 from omegaconf import DictConfig
 
 from training.command import begin, run_command
+from training.device import choose_device, set_up
 from training.loaders import make_loaders
-from training.loop import choose_device, fit, set_up
+from training.loop import evaluate_checkpoint, fit
+from training.models import has_batch_norm
+from training.state import make_model
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def main(composed: DictConfig) -> float:
-    """Run one training; return the best validation accuracy, a fraction."""
+    """Run one training; return the best value of `trainer.monitor`, an accuracy as a fraction."""
     with begin(composed) as run:
         device = choose_device(run.config.device)
         set_up(run.config)
-        loaders = make_loaders(run, device)
-        return fit(run, loaders, device)
+        model = make_model(run.config, device)
+        loaders = make_loaders(run, device, drop_single=has_batch_norm(model))
+        if run.config.trainer.evaluate is not None:
+            return evaluate_checkpoint(run, model, loaders, device)
+        return fit(run, model, loaders, device)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
 from reuseloader.dataset import ReuseDataset, ReuseStats
 from reuseloader.folder import FolderInUseError
-from reuseloader.loader import ReuseDataLoader, ReuseSampler
+from reuseloader.loader import ReuseDataLoader
 from reuseloader.policy import FOREVER, ReuseKey, ReusePolicy, mix, permute
 from reuseloader.sample import seeded
+from reuseloader.sampler import ReuseSampler
 from reuseloader.store import load_torch, save_torch
 from reuseloader.tensors import load_tensors, save_tensors
 

@@ -90,7 +90,7 @@ def _tensor_block(name: str, shape: tuple[int, ...], strides: tuple[int, ...] | 
 
     def view(memory: Any) -> torch.Tensor:
         if numel == 0:
-            return torch.empty_strided(shape, place, dtype=dtype)
+            return torch.empty(0, dtype=torch.uint8).view(dtype).as_strided(shape, place)
         # In place, so that the tensor is no view, and owns a storage of just its size.
         return torch.frombuffer(memory, dtype=dtype).as_strided_(shape, place)
 

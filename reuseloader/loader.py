@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
-import numpy as np
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Sampler, default_collate, default_convert
+from torch.utils.data import BatchSampler, DataLoader, default_collate, default_convert
 
 from reuseloader.dataset import (
     Build,
-    EpochBatch,
-    EpochIndex,
     Finish,
     News,
     ReuseDataset,
@@ -25,47 +23,11 @@ from reuseloader.dataset import (
 )
 from reuseloader.delivery import CollatedDelivery, Delivery
 from reuseloader.policy import ReusePolicy, check_integer, mix
+from reuseloader.sampler import EpochTagger, ReuseSampler
 from reuseloader.store import Load, Save, load_torch, save_torch
 
+_STATE_VERSION = 1
 _TO_SEED_WORKERS = 4  # after the three streams of the policy
-_FIRST_BLOCK, _LARGEST_BLOCK = 1024, 65536  # positions asked at once: soon at work, then fast
-
-
-class ReuseSampler(Sampler[int]):
-    """The shuffled order of an epoch, asked from the policy in blocks.
-
-    Args:
-        policy: its seed and ``set_epoch`` select the order.
-        size: number of samples, a positive integer.
-    """
-
-    def __init__(self, policy: ReusePolicy, size: int) -> None:
-        self.policy = policy
-        self.size = check_integer("size", size, minimum=1)
-        self.epoch = 0
-
-    def __len__(self) -> int:
-        return self.size
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iteration, an integer from 0 up."""
-        self.epoch = check_integer("epoch", epoch, minimum=0)
-
-    def at(self, epoch: int) -> ReuseSampler:
-        """Return a sampler of the same samples that stays in ``epoch``."""
-        sampler = copy.copy(self)
-        sampler.set_epoch(epoch)
-        return sampler
-
-    def __iter__(self) -> Iterator[int]:
-        return self._blocks(self.epoch)  # bound now, not when the first index is taken
-
-    def _blocks(self, epoch: int) -> Iterator[int]:
-        start, length = 0, _FIRST_BLOCK
-        while start < self.size:
-            stop = min(start + length, self.size)
-            yield from self.policy.order(np.arange(start, stop), epoch, self.size).tolist()
-            start, length = stop, min(2 * length, _LARGEST_BLOCK)
 
 
 class ReuseDataLoader(DataLoader[Any]):
@@ -108,7 +70,8 @@ class ReuseDataLoader(DataLoader[Any]):
     ) -> None:
         self.policy = ReusePolicy(lifetime, seed)
         self._epoch = check_integer("start_epoch", start_epoch, minimum=0)
-        self._pass_epoch = self._epoch
+        self._skip = 0  # batches that the next pass leaves out, after a state was loaded
+        self._current = _Position(self._epoch, 0)  # of the pass that was started last
         self._tally: Counter[str] = Counter()
         self._said_once = False
         self._persistent_pass: Callable[[], _Pass | None] = lambda: None
@@ -142,11 +105,64 @@ class ReuseDataLoader(DataLoader[Any]):
         """Return counts and seconds of the last started pass, for the batches received so far."""
         return ReuseStats.from_tally(self._tally)
 
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next pass; the one it has already keeps a loaded position."""
+        epoch = check_integer("epoch", epoch, minimum=0)
+        if epoch != self._epoch:
+            self._epoch, self._skip = epoch, 0
+            self._current = _Position(epoch, 0)
+
+    def state_dict(self) -> dict[str, int]:
+        """Return where the last started pass is, by the batches that the user has received.
+
+        After the last batch of an epoch the state stands at its end; when the pass has ended, at
+        the start of the next epoch. It survives JSON.
+        """
+        epoch, num_batches = self._current.epoch, self._current.num_batches
+        return {**self._signature(), "epoch": epoch, "num_batches": num_batches}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Let the next pass continue with the batch behind a state, in the epoch of the state.
+
+        What was passed is neither built nor read; with ``shuffle`` or in the plain order this
+        costs O(1), with a sampler of the user's own its indices are drawn and dropped.
+
+        Raises:
+            ValueError: the state is none, or that of a loader with other settings.
+        """
+        names = {*self._signature(), "epoch", "num_batches"}
+        if not isinstance(state, dict) or state.keys() != names:
+            raise ValueError(
+                f"state must have the entries {', '.join(sorted(names))}, but got {state!r}"
+            )
+        for name, value in self._signature().items():
+            if state[name] != value:
+                raise ValueError(
+                    f"state must have the {name} of this loader, {value}, "
+                    f"but got {name}={state[name]}"
+                )
+        epoch = check_integer("epoch", state["epoch"], minimum=0)
+        skip = check_integer("num_batches", state["num_batches"], minimum=0)
+        if skip > len(self):
+            raise ValueError(f"num_batches must be at most {len(self)}, but got num_batches={skip}")
+        self._epoch, self._skip = epoch, skip
+        self._current = _Position(epoch, skip)
+
+    def _signature(self) -> dict[str, int]:
+        return {
+            "version": _STATE_VERSION,
+            "seed": self.policy.seed,
+            "lifetime": self.policy.lifetime,
+            "size": self._dataset.size,
+            "batch_size": self.batch_size or 0,  # 0: batches are not this loader's to make
+            "world_size": 1,
+        }
+
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        self._pass_epoch = self._epoch
-        self._epoch += 1
+        self._current = _Position(self._epoch, self._skip)
+        self._epoch, self._skip = self._epoch + 1, 0
         if self._own_generator:
-            seed = mix(self.policy.seed, _TO_SEED_WORKERS, self._pass_epoch) >> 1
+            seed = mix(self.policy.seed, _TO_SEED_WORKERS, self._current.epoch) >> 1
             self.generator.manual_seed(seed)
         self._tally = Counter()
         self._dataset.hand_over()  # what was looked at in between belongs to no pass
@@ -161,50 +177,36 @@ class ReuseDataLoader(DataLoader[Any]):
         return reuse_pass
 
     @property
-    def _index_sampler(self) -> _EpochTagger:
+    def _index_sampler(self) -> EpochTagger:
         # Where DataLoader takes its indices from, for single samples and for batches alike.
-        return _EpochTagger(self, super()._index_sampler)
+        # The tagger knows this loader weakly: persistent workers hold it, and deleting the loader
+        # has to end them at once.
+        loader = weakref.proxy(self)
+        batched = self.batch_sampler is not None
+        return EpochTagger(
+            super()._index_sampler, lambda sampler: loader._start_order(sampler), batched
+        )
 
     def _announce(self, news: list[News]) -> None:
         self._said_once = announce(news, self._said_once)
 
-    def _start_order(self, sampler: Any) -> Iterator[Any]:
+    def _start_order(self, sampler: Any) -> tuple[int, Iterator[Any]]:
+        """Return the epoch of the pass that starts now, and its indices or batches of indices."""
+        epoch, skip = self._current.epoch, self._current.num_batches
         if self._own_order is None:
-            return iter(sampler)
-        order = self._own_order.at(self._pass_epoch)
+            return epoch, islice(iter(sampler), skip, None)
         if self.batch_size is None:
-            return iter(order)
-        return iter(BatchSampler(order, self.batch_size, self.drop_last))
+            return epoch, self._own_order.at(epoch, skip)
+        order = self._own_order.at(epoch, skip * self.batch_size)
+        return epoch, iter(BatchSampler(order, self.batch_size, self.drop_last))
 
 
-class _EpochTagger:
-    """Puts the epoch of a pass on every index, or on every index of a batch."""
+@dataclass
+class _Position:
+    """How far a pass has come."""
 
-    def __init__(self, loader: ReuseDataLoader, sampler: Any) -> None:
-        # Weakly: persistent workers hold this, and deleting the loader has to end them at once.
-        self._loader = weakref.proxy(loader)
-        self._sampler = sampler
-
-    def __len__(self) -> int:
-        return len(self._sampler)
-
-    def __iter__(self) -> Iterator[Any]:
-        # Called once when a pass starts: the epoch is read here, not when the first batch is.
-        loader = self._loader
-        indices = loader._start_order(self._sampler)
-        if loader.batch_sampler is None:
-            return map(EpochIndex, _repeat(loader._pass_epoch), indices)
-        return _tag_batches(loader._pass_epoch, indices)
-
-
-def _repeat(value: int) -> Iterator[int]:
-    while True:
-        yield value
-
-
-def _tag_batches(epoch: int, batches: Iterator[Any]) -> Iterator[EpochBatch]:
-    for batch in batches:
-        yield EpochBatch(epoch, list(batch))
+    epoch: int
+    num_batches: int
 
 
 class _Collate:
@@ -232,6 +234,7 @@ class _Pass(Iterator[Any]):
         self._loader = loader
         self._iterator = iterator
         self._tally = loader._tally
+        self._position = loader._current
         self.finished = False
 
     def __len__(self) -> int:
@@ -241,6 +244,8 @@ class _Pass(Iterator[Any]):
         try:
             delivery = next(self._iterator)
         except StopIteration:
+            if not self.finished:
+                self._position.epoch, self._position.num_batches = self._position.epoch + 1, 0
             self.finished = True
             raise
         except Exception as error:
@@ -249,6 +254,7 @@ class _Pass(Iterator[Any]):
             # The text holds the worker's traceback. This process's own would keep the iterator
             # alive in a cycle, and its workers would be waited for 5 s each.
             raise error.with_traceback(None)  # noqa: B904
+        self._position.num_batches += 1
         self._tally.update(delivery.tally)
         self._loader._announce(delivery.news)
         return delivery.batch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -84,8 +85,12 @@ def _empty_stack(block: Block, num_rows: int) -> torch.Tensor | None:
         return None
     shape = (num_rows, *block.shape)
     if get_worker_info() is None or num_rows * block.num_bytes <= PIPE_BYTES:
-        return torch.empty(shape, dtype=dtype)
+        num_bytes = math.prod(shape) * dtype.itemsize
+        return torch.empty(num_bytes, dtype=torch.uint8).view(dtype).view(shape)
     storage = torch.UntypedStorage._new_shared(  # type: ignore[no-untyped-call]
         num_rows * block.num_bytes, device="cpu"
     )
-    return torch.empty(0, dtype=dtype).set_(storage, 0, shape, strides_of(shape))
+    # Not torch.empty(0, dtype=dtype): in its deterministic mode torch would fill it, and of
+    # some dtypes it cannot.
+    empty = torch.empty(0, dtype=torch.uint8).view(dtype)
+    return empty.set_(storage, 0, shape, strides_of(shape))

@@ -21,7 +21,10 @@ Transform = Callable[[Any], Any]
 
 
 class Source(Protocol):
-    """Raw items by index: `{"image": uint8 C x H x W, "label": int}`."""
+    """Raw items by index: `{"image": uint8 C x H x W, "label": int}`.
+
+    Where it also has `labels`, one an index, a class without validation samples is reported.
+    """
 
     classes: list[str]
 

@@ -11,6 +11,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 from omegaconf.errors import ValidationError as OmegaConfValidationError
 
+from training.checks import ConfigError, check, check_minimum
+from training.options import TrackerConfig, TrainerConfig
+
 Node = dict[str, Any]  # a mapping with `_target_`: what to call, and with which arguments
 Table = dict[int, dict[str, Any]]  # first epoch -> parameter -> value
 
@@ -18,10 +21,6 @@ Table = dict[int, dict[str, Any]]  # first epoch -> parameter -> value
 OmegaConf.register_new_resolver("times", lambda value, factor: value * factor, replace=True)
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
-
-
-class ConfigError(ValueError):
-    """A mistake in the user's input; its text is one line that names the remedy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +35,10 @@ class DataConfig:
     std: list[float]
 
     def __post_init__(self) -> None:
-        _check("data.num_classes", self.num_classes, self.num_classes >= 1, "a positive integer")
-        _check("data.std", self.std, all(s > 0 for s in self.std), "a list of positive numbers")
+        check("data.num_classes", self.num_classes, self.num_classes >= 1, "a positive integer")
+        check("data.std", self.std, all(s > 0 for s in self.std), "a list of positive numbers")
         same = len(self.mean) == len(self.std)
-        _check("data.mean", self.mean, same, f"as long as data.std ({len(self.std)} channels)")
+        check("data.mean", self.mean, same, f"as long as data.std ({len(self.std)} channels)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,13 +64,14 @@ class LoaderConfig:
     prefetch_factor: int = 2
     persistent_workers: bool = True
     multiprocessing_context: str | None = None
+    drop_last: bool = False
 
     def __post_init__(self) -> None:
-        _check_minimum("loader.prefetch_factor", self.prefetch_factor, 1)
+        check_minimum("loader.prefetch_factor", self.prefetch_factor, 1)
         start = self.multiprocessing_context
         methods = (None, "fork", "spawn", "forkserver")
         rule = "null, fork, spawn or forkserver"
-        _check("loader.multiprocessing_context", start, start in methods, rule)
+        check("loader.multiprocessing_context", start, start in methods, rule)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,26 +80,6 @@ class CacheConfig:
 
     directory: str | None = None
     keep: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainerConfig:
-    """How the loop trains."""
-
-    label_smoothing: float = 0.0
-    clip_norm: float | None = None
-
-    def __post_init__(self) -> None:
-        smoothing, norm = self.label_smoothing, self.clip_norm
-        _check("trainer.label_smoothing", smoothing, 0 <= smoothing < 1, "a number in [0, 1)")
-        _check("trainer.clip_norm", norm, norm is None or norm > 0, "null or a positive number")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrackerConfig:
-    """What is written beside metrics.csv."""
-
-    tensorboard: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,10 +109,10 @@ class Config:
 
     def __post_init__(self) -> None:
         for name in ("lifetime", "epochs", "batch_size", "num_threads"):
-            _check_minimum(name, getattr(self, name), 1)
-        _check_minimum("num_workers", self.num_workers, 0)
+            check_minimum(name, getattr(self, name), 1)
+        check_minimum("num_workers", self.num_workers, 0)
         known = self.device.partition(":")[0] in DEVICES
-        _check("device", self.device, known, f"one of {', '.join(DEVICES)}")
+        check("device", self.device, known, f"one of {', '.join(DEVICES)}")
 
 
 def load_config(composed: DictConfig) -> Config:
@@ -165,7 +145,8 @@ def _thawed(schema: type) -> type:
     for entry in fields(schema):
         hint = hints[entry.name]
         kind = _thawed(hint) if is_dataclass(hint) else hint
-        entries.append((entry.name, kind, field(default=entry.default)))
+        default = field(default=entry.default, default_factory=entry.default_factory)
+        entries.append((entry.name, kind, default))
     return make_dataclass(schema.__name__, entries, kw_only=True)
 
 
@@ -184,10 +165,10 @@ def unknown_key(key: str, known: Iterable[str] = ()) -> ConfigError:
     known = sorted({*_known_keys(Config), *known})
     parent = key.rpartition(".")[0]
     siblings = [name for name in known if parent and name.rpartition(".")[0] == parent]
-    near = difflib.get_close_matches(key, siblings or known, n=1)
-    if not near:  # the last word may be right and the path to it wrong
-        last = key.rpartition(".")[2]
-        near = [name for name in known if name == last or name.endswith(f".{last}")]
+    last = key.rpartition(".")[2]
+    # Without siblings the path is wrong, and the last word may be right.
+    same = [] if siblings else [name for name in known if name.rpartition(".")[2] == last]
+    near = same or difflib.get_close_matches(key, siblings or known, n=1)
     if near:
         return ConfigError(f"{key} is not a key of the config; did you mean {near[0]}?")
     remedy = f"known: {', '.join(siblings)}" if siblings else "`python train.py --help` lists them"
@@ -223,13 +204,3 @@ def _wrong_type(error: OmegaConfBaseException, composed: DictConfig) -> ConfigEr
     if rule is None:
         rule = "as in conf/"
     return ConfigError(f"{key} must be {rule}, but got {key}={'null' if value is None else value}")
-
-
-def _check(name: str, value: Any, holds: bool, rule: str) -> None:
-    if not holds:
-        raise ConfigError(f"{name} must be {rule}, but got {name}={value}")
-
-
-def _check_minimum(name: str, value: int, minimum: int) -> None:
-    rule = {0: "an integer from 0 up", 1: "a positive integer"}[minimum]
-    _check(name, value, value >= minimum, rule)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
-from reuseloader import FOREVER, ReuseDataLoader
+from reuseloader import FOREVER, ReuseDataLoader, ReuseKey, load_tensors, save_tensors
 from training.build import Source, Transform, compose, finish_image
 from training.config import Config, ConfigError, Node
 from training.curriculum import Steps, apply_row
@@ -20,19 +21,34 @@ from training.targets import make, make_function
 
 @dataclass(frozen=True, kw_only=True)
 class Loaders:
-    """The input of a run."""
+    """The input of a run.
+
+    Attributes:
+        train, val: batches `{"image": uint8 N x C x H x W, "label": int64 N}`.
+        num_train, num_val: samples of each.
+        build, finish: the two stages of a training sample; `finish` None leaves it as stored.
+        classes: names, by label.
+        notes: what the user should know before the first step.
+    """
 
     train: ReuseDataLoader
     val: ReuseDataLoader
+    num_train: int
+    num_val: int
+    build: Callable[[ReuseKey], Any]
+    finish: Callable[[Any, ReuseKey], Any] | None
     classes: list[str]
+    notes: list[str]
 
 
-def make_loaders(run: Run, device: torch.device) -> Loaders:
+def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
     """Make both loaders; nothing is built before the first pass.
 
     Args:
         run: its config and curriculum say what to make, its cache folder where to store.
         device: where the batches will go; for CUDA they lie in pinned memory.
+        drop_single: leave out a last training batch of one sample, which has no variance for
+            BatchNorm to normalise by.
 
     Raises:
         ConfigError: a node cannot be made, or the data does not fit the config.
@@ -52,18 +68,28 @@ def make_loaders(run: Run, device: torch.device) -> Loaders:
     )
     fresh = rows.map(lambda row: compose(_make_stage(config.augment.fresh, row, "fresh")))
     build = make_function(config.build, "build")
+    build_train = partial(build, source=train, transforms=stored)
+    finish = partial(finish_image, transforms=fresh) if config.augment.fresh else None
+    num_train = _num_train(config, train)
+    single = drop_single and _leaves_one(num_train, config.batch_size)
     options = _options(config, device)
     return Loaders(
+        num_train=num_train,
+        num_val=len(val),
+        build=build_train,
+        finish=finish,
+        classes=train.classes,
+        notes=_notes(config, val, single),
         train=_make_loader(
-            partial(build, source=train, transforms=stored),
-            len(train),
+            build_train,
+            num_train,
             run.cache / "train",
             lifetime=config.lifetime,
             seed=config.seed,
             shuffle=True,
-            drop_last=_leaves_one(len(train), config.batch_size),
+            drop_last=single or config.loader.drop_last,
             fingerprint=fingerprint(config, table, config.data.train, train, stored=True),
-            finish=partial(finish_image, transforms=fresh) if config.augment.fresh else None,
+            finish=finish,
             **options,
         ),
         val=_make_loader(
@@ -75,13 +101,12 @@ def make_loaders(run: Run, device: torch.device) -> Loaders:
             fingerprint=fingerprint(config, table, config.data.val, val, stored=False),
             **options,
         ),
-        classes=train.classes,
     )
 
 
 def _make_loader(*arguments: Any, **options: Any) -> ReuseDataLoader:
     try:
-        return ReuseDataLoader(*arguments, **options)
+        return ReuseDataLoader(*arguments, save=save_tensors, load=load_tensors, **options)
     except ValueError as error:
         raise ConfigError(str(error)) from error  # the folder: the rest has been checked
 
@@ -106,9 +131,33 @@ def _make_stage(nodes: dict[str, Any], row: dict[str, Any], stage: str) -> list[
     return _make_transforms(apply_row(nodes, row, stage), f"augment.{stage}")
 
 
+def _num_train(config: Config, train: Source) -> int:
+    size, batch_size = len(train), config.batch_size
+    if config.trainer.overfit_batches is not None:
+        size = min(size, config.trainer.overfit_batches * batch_size)
+    if config.loader.drop_last and batch_size > size:
+        raise ConfigError(
+            f"batch_size must be at most the number of training samples, {size}, with "
+            f"loader.drop_last=true, but got batch_size={batch_size}"
+        )
+    return size
+
+
 def _leaves_one(size: int, batch_size: int) -> bool:
-    # A last batch of one sample has no variance for BatchNorm to normalise by.
-    return size > batch_size and size % batch_size == 1
+    return size > batch_size > 1 and size % batch_size == 1
+
+
+def _notes(config: Config, val: Source, single: bool) -> list[str]:
+    notes = []
+    if single:
+        notes.append("each epoch leaves out its last batch, of one sample: BatchNorm needs two")
+    labels = getattr(val, "labels", None)
+    if labels is not None:
+        present = {int(label) for label in labels}
+        missing = [name for label, name in enumerate(val.classes) if label not in present]
+        if missing:
+            notes.append(f"validation holds no sample of class {', '.join(missing)}")
+    return notes
 
 
 def _options(config: Config, device: torch.device) -> dict[str, Any]:

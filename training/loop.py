@@ -1,259 +1,246 @@
-"""The training loop, from top to bottom: batches become steps, epochs become rows."""
+"""The training loop, from top to bottom: batches become updates, epochs become rows."""
 
 from __future__ import annotations
 
 import logging
-import math
-import os
-import random
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain, islice
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
-from tqdm import tqdm
+from torch import nn
 
-from training.config import Config, ConfigError
+from training.console import describe, progress, report_end, report_epoch
+from training.device import Batch, Preprocess, Wait, autocast, repeat, to_device
 from training.loaders import Loaders
+from training.metrics import Evaluation, Meters
+from training.optim import Plan
+from training.options import TrainerConfig
+from training.pictures import show_confusion, show_samples
+from training.randomness import aside
 from training.records import Run
-from training.targets import make
+from training.state import State, TrainLoss, evaluation_mode, load_weights, make_state
+from training.tracking import Trackers
 
 log = logging.getLogger("training")
 
+COLUMNS = (
+    *("epoch", "train_loss", "val_loss", "val_accuracy", "lr", "built", "reused"),
+    *("wait_s", "epoch_s", "samples_per_s", "val_top5_accuracy", "step"),
+)
+"""Of metrics.csv, one row an epoch; the values of an evaluation are empty where there was none."""
 
-@dataclass
-class Wait:
-    """Passes on what a loader gives, and adds up the time that it was waited for."""
+CURVES = {
+    **{f"val_{name}": f"val/{name}" for name in ("loss", "accuracy", "top5_accuracy")},
+    **{name: f"input/{name}" for name in ("built", "reused", "wait_s", "samples_per_s")},
+    **{name: f"epoch/{name}" for name in ("train_loss", "epoch_s")},
+}
+"""Column of metrics.csv -> curve of the trackers; a curve runs over updates."""
 
-    seconds: float = 0.0
-
-    def of(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield the batches; whoever takes them is timed until the next one is there."""
-        iterator = iter(batches)
-        while True:
-            start = perf_counter()
-            batch = next(iterator, None)
-            self.seconds += perf_counter() - start
-            if batch is None:
-                return
-            yield batch
+Row = dict[str, Any]
 
 
-@dataclass
-class State:
-    """What training changes."""
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What the steps of a run share, and do not change."""
 
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    scheduler: torch.optim.lr_scheduler.LRScheduler
-    epoch: int = 0
-    step: int = 0
-    best_accuracy: float = -math.inf
-    best_epoch: int = -1
+    run: Run
+    plan: Plan
+    loaders: Loaders
+    prepare: Preprocess
+    trackers: Trackers
 
-    def checkpoint(self) -> dict[str, Any]:
-        """Return plain tensors and numbers, which load with `weights_only=True`."""
-        return {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "scheduler": self.scheduler.state_dict(),
-            "epoch": self.epoch,
-            "step": self.step,
-            "best_accuracy": self.best_accuracy,
-            "best_epoch": self.best_epoch,
-        }
+    @property
+    def trainer(self) -> TrainerConfig:
+        """The options of the loop."""
+        return self.run.config.trainer
 
 
-@dataclass
-class Preprocess:
-    """uint8 images to normalised floats, on the device."""
-
-    mean: Tensor
-    std: Tensor
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-
-    @classmethod
-    def on(cls, device: torch.device, config: Config) -> Preprocess:
-        """Put the mean and the standard deviation of the data on the device."""
-        mean = torch.tensor(config.data.mean, device=device).view(1, -1, 1, 1)
-        std = torch.tensor(config.data.std, device=device).view(1, -1, 1, 1)
-        return cls(mean, std, device)
-
-    def __call__(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return images, float N x C x H x W, and labels, int64 N."""
-        images = batch["image"].to(self.device, non_blocking=True)
-        labels = batch["label"].to(self.device, non_blocking=True)
-        return (images.float().div_(255) - self.mean) / self.std, labels
-
-
-def choose_device(name: str) -> torch.device:
-    """Return the device of a run; `auto` is CUDA where there is one, else the CPU.
-
-    Raises:
-        ConfigError: the device is not there.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if not there.get(device.type, True) or (device.index or 0) >= max(1, torch.cuda.device_count()):
-        raise ConfigError(f"device must be one that this machine has, but got device={name}")
-    return device
-
-
-def set_up(config: Config) -> None:
-    """Seed the global generators and set torch's switches, whatever a run before this one left."""
-    random.seed(config.seed)
-    np.random.seed(config.seed % 2**32)
-    torch.manual_seed(config.seed % 2**64)
-    torch.set_num_threads(config.num_threads)
-    # cuBLAS reads this when it starts; without it some products refuse to be deterministic.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(config.deterministic)
-    torch.backends.cudnn.deterministic = config.deterministic
-    torch.backends.cudnn.benchmark = not config.deterministic
-
-
-def make_state(config: Config, device: torch.device, total_steps: int) -> State:
-    """Make model, optimizer and schedule; the word `total_steps` in the schedule is replaced."""
-    model: nn.Module = make(config.model, "model").to(device)
-    optimizer = make(config.optimizer, "optimizer", model.parameters())
-    schedule = {k: total_steps if v == "total_steps" else v for k, v in config.schedule.items()}
-    return State(model, optimizer, make(schedule, "schedule", optimizer))
-
-
-def fit(run: Run, loaders: Loaders, device: torch.device) -> float:
+def fit(run: Run, model: nn.Module, loaders: Loaders, device: torch.device) -> float:
     """Train to the end.
 
+    Args:
+        run: its config says what to do; results go to its folder.
+        model: on the device, in training mode.
+        loaders: the input.
+        device: where to compute.
+
     Returns:
-        The best validation accuracy, a fraction.
+        The best value of `trainer.monitor`; an accuracy is a fraction.
+
+    Raises:
+        ConfigError: something of the config does not fit, said before the first step.
+        FloatingPointError: a training loss or a weight is not finite.
     """
-    config = run.config
-    state = make_state(config, device, config.epochs * len(loaders.train))
-    preprocess = Preprocess.on(device, config)
-    describe(config, loaders, state, device)
-    total_wait_s = total_s = 0.0
-    for state.epoch in range(config.epochs):
-        start = perf_counter()
-        wait = Wait()
-        train_loss, lr = train_epoch(config, state, loaders.train, preprocess, wait)
-        train_s = perf_counter() - start
-        val_loss, accuracy = evaluate(state.model, loaders.val, preprocess)
-        if accuracy > state.best_accuracy:
-            state.best_accuracy, state.best_epoch = accuracy, state.epoch
-            run.save_checkpoint("best", state.checkpoint())
-        run.save_checkpoint("last", state.checkpoint())
-        stats = loaders.train.stats()
-        epoch_s = perf_counter() - start
-        row = {
-            "epoch": state.epoch,
-            "train_loss": train_loss,
-            "val_loss": val_loss,
-            "val_accuracy": accuracy,
-            "lr": lr,
-            "built": stats.built,
-            "reused": stats.reused,
-            "wait_s": round(wait.seconds, 4),
-            "epoch_s": round(epoch_s, 4),
-            "samples_per_s": round((stats.built + stats.reused) / train_s, 1),
-        }
-        run.add_metrics(row)
-        report(config, row)
-        total_wait_s, total_s = total_wait_s + wait.seconds, total_s + epoch_s
-    log.info("run folder     %s", run.directory)
-    log.info("best accuracy  %.2f %% in epoch %d", 100 * state.best_accuracy, state.best_epoch)
-    log.info("input          waited for %.1f of %.1f s", total_wait_s, total_s)
-    return state.best_accuracy
+    plan = Plan.of(run.config, len(loaders.train))
+    state = make_state(run.config, model, device, plan)
+    prepare = Preprocess(run.config, device)
+    rows: list[Row] = []
+    with Trackers.of(run.directory, run.config.tracker) as trackers:
+        job = Job(run=run, plan=plan, loaders=loaders, prepare=prepare, trackers=trackers)
+        describe(run.config, plan, loaders, model, device)
+        show_samples(trackers, loaders, run.config.tracker.num_pictures, state.step)
+        for state.epoch in range(plan.epochs):
+            start = perf_counter()
+            row = train_epoch(job, state)
+            if plan.evaluates(state.epoch):
+                row |= evaluate_epoch(job, state)
+            state.schedule.after_epoch(row.get(job.trainer.monitor))
+            save(job, state)
+            rows.append(write_row(job, row | {"epoch_s": round(perf_counter() - start, 4)}))
+            if stops_early(job, state):
+                break
+        show_confusion(trackers, state.best.confusion, loaders.classes, state.step)
+    report_end(run, state.best, rows)
+    return state.best.value
 
 
-def train_epoch(
-    config: Config, state: State, loader: Iterable[Any], preprocess: Preprocess, wait: Wait
-) -> tuple[float, float]:
-    """Train one epoch; return the mean loss of its samples, and the last learning rate."""
-    state.model.train()
-    loss_sum = torch.zeros((), dtype=torch.float64, device=preprocess.device)
-    num_samples, lr = 0, 0.0
-    bar = tqdm(loader, f"epoch {state.epoch}", leave=False, disable=None, unit="batch")
-    for batch in wait.of(bar):
-        images, labels = preprocess(batch)
-        loss = train_step(config, state, images, labels)
-        loss_sum += loss.detach().double() * len(labels)
-        num_samples += len(labels)
-        lr = state.optimizer.param_groups[0]["lr"]
-        state.scheduler.step()
-        state.step += 1
-    mean_loss = loss_sum.item() / num_samples
-    if not math.isfinite(mean_loss):
-        raise FloatingPointError(f"the training loss is {mean_loss} in epoch {state.epoch}")
-    return mean_loss, lr
+def train_epoch(job: Job, state: State) -> Row:
+    """Train one epoch; return what is known of it without an evaluation."""
+    start, wait = perf_counter(), Wait()
+    state.losses = TrainLoss()
+    batches = islice(job.loaders.train, job.plan.limit)
+    bar = progress(batches, state.epoch, job.plan.num_batches)
+    on_device = to_device(wait.of(bar), job.prepare.device)
+    for window in windows(repeat(on_device, job.trainer.echo), job.trainer.accumulate):
+        update(job.trainer, state, job.prepare, window)
+        if state.step % job.run.config.tracker.log_every == 0:
+            loss = state.losses.read(state.epoch)
+            job.trackers.scalars({"train/loss": loss, "train/lr": state.lr}, state.step)
+    state.losses.read(state.epoch)
+    state.check_weights()
+    stats = job.loaders.train.stats()
+    return {
+        "epoch": state.epoch,
+        "train_loss": state.losses.mean,
+        "lr": state.lr,
+        "built": stats.built,
+        "reused": stats.reused,
+        "wait_s": round(wait.seconds, 4),
+        "samples_per_s": round((stats.built + stats.reused) / (perf_counter() - start), 1),
+        "step": state.step,
+    }
 
 
-def train_step(config: Config, state: State, images: Tensor, labels: Tensor) -> Tensor:
-    """Make one update; return the mean loss of the batch."""
+def windows(batches: Iterable[Batch], size: int) -> Iterator[Iterator[Batch]]:
+    """Split batches into the windows of an update each; the last may be shorter."""
+    iterator = iter(batches)
+    for first in iterator:
+        yield chain([first], islice(iterator, size - 1))
+
+
+def update(
+    trainer: TrainerConfig, state: State, prepare: Preprocess, window: Iterable[Batch]
+) -> None:
+    """Make one update from the batches of a window, in which all samples count alike.
+
+    The mean over a full window is known from its first batch; where the window turns out to be
+    shorter, at the end of an epoch, the gradient is scaled to the mean over what there was.
+    """
     state.optimizer.zero_grad(set_to_none=True)
-    loss = F.cross_entropy(
-        state.model(images), labels, label_smoothing=config.trainer.label_smoothing
-    )
-    loss.backward()
-    if config.trainer.clip_norm is not None:
-        nn.utils.clip_grad_norm_(state.model.parameters(), config.trainer.clip_norm)
-    state.optimizer.step()
-    return loss
+    expected = num_samples = 0
+    for batch in window:
+        images, labels = prepare.for_training(batch)  # normalise; MixUp or CutMix, drawn anew
+        expected = expected or trainer.accumulate * len(images)
+        with autocast(prepare.device, trainer.precision):
+            loss = state.loss(state.model(images), labels)
+        state.scaler.scale(loss * (len(images) / expected)).backward()
+        state.losses.add(loss, len(images), state.step)
+        num_samples += len(images)
+    state.scaler.unscale_(state.optimizer)
+    if num_samples != expected:
+        scale_gradients(state.model, expected / num_samples)
+    if trainer.clip_norm is not None:
+        nn.utils.clip_grad_norm_(state.model.parameters(), trainer.clip_norm)
+    state.lr = state.optimizer.param_groups[0]["lr"]
+    if step_optimizer(state):
+        state.step += 1
+        state.schedule.after_update()
+        if state.ema is not None:
+            state.ema.update_parameters(state.model)
+
+
+def step_optimizer(state: State) -> bool:
+    """Step the optimizer; say whether it moved: fp16 skips an update whose gradient overflowed."""
+    scale = state.scaler.get_scale()
+    state.scaler.step(state.optimizer)
+    state.scaler.update()
+    return state.scaler.get_scale() >= scale  # a smaller one is the scaler's answer to an overflow
+
+
+def scale_gradients(model: nn.Module, factor: float) -> None:
+    """Multiply the gradient of every parameter."""
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad.mul_(factor)
+
+
+def evaluate_epoch(job: Job, state: State) -> Row:
+    """Evaluate after an epoch, and take note if it is the best."""
+    evaluation = evaluate(job, state.evaluated)
+    values = evaluation.columns()
+    if state.best.update(values[job.trainer.monitor], state.epoch):
+        state.best.confusion = evaluation.confusion
+    return values
 
 
 @torch.no_grad()
-def evaluate(
-    model: nn.Module, loader: Iterable[Any], preprocess: Preprocess
-) -> tuple[float, float]:
-    """Return loss and accuracy, each the mean over samples and not over batches."""
-    model.eval()
-    loss_sum = torch.zeros((), dtype=torch.float64, device=preprocess.device)
-    num_correct = torch.zeros((), dtype=torch.int64, device=preprocess.device)
-    num_samples = 0
-    for batch in loader:
-        images, labels = preprocess(batch)
-        logits = model(images)
-        loss_sum += F.cross_entropy(logits, labels, reduction="sum").double()
-        num_correct += (logits.argmax(1) == labels).sum()
-        num_samples += len(labels)
-    return loss_sum.item() / num_samples, num_correct.item() / num_samples
+def evaluate(job: Job, model: nn.Module) -> Evaluation:
+    """Measure a model on the validation data; nothing that training depends on changes."""
+    meters = Meters(job.run.config.data.num_classes, job.prepare.device)
+    batches = islice(job.loaders.val, job.plan.limit)
+    with aside(), evaluation_mode(model):
+        for batch in to_device(batches, job.prepare.device):
+            images, labels = job.prepare.for_evaluation(batch)
+            with autocast(job.prepare.device, job.trainer.precision):
+                logits = model(images)
+            meters.add(logits, labels, batch.get("valid"))
+    return meters.result()
 
 
-def describe(config: Config, loaders: Loaders, state: State, device: torch.device) -> None:
-    """Say before the first step what is going to happen."""
-    train, val = len(loaders.train.dataset), len(loaders.val.dataset)  # type: ignore[arg-type]
-    parameters = sum(p.numel() for p in state.model.parameters())
-    log.info(
-        "%d samples for training, %d for validation, %d classes", train, val, len(loaders.classes)
-    )
-    log.info("%s with %d parameters on %s", type(state.model).__name__, parameters, device)
-    log.info(
-        "%d epochs of %d batches; a prepared sample serves %d epoch%s, seed %d",
-        config.epochs,
-        len(loaders.train),
-        config.lifetime,
-        "" if config.lifetime == 1 else "s",
-        config.seed,
-    )
+def evaluate_checkpoint(
+    run: Run, model: nn.Module, loaders: Loaders, device: torch.device
+) -> float:
+    """Evaluate the checkpoint that `trainer.evaluate` names; return the value of the monitor.
+
+    Raises:
+        ConfigError: there is no such checkpoint, or it is another model's.
+    """
+    path = run.config.trainer.evaluate
+    assert path is not None
+    load_weights(model, path, device)
+    plan = Plan.of(run.config, len(loaders.train))
+    prepare = Preprocess(run.config, device)
+    job = Job(run=run, plan=plan, loaders=loaders, prepare=prepare, trackers=Trackers({}))
+    values = evaluate(job, model).columns()
+    run.add_metrics({name: values.get(name) for name in COLUMNS})
+    log.info("%s  %s", path, "  ".join(f"{name} {value:.4f}" for name, value in values.items()))
+    return values[run.config.trainer.monitor]
 
 
-def report(config: Config, row: dict[str, Any]) -> None:
-    """Print an epoch's line."""
-    log.info(
-        "epoch %*d of %d  loss %.4f  val loss %.4f  accuracy %5.2f %%  built %d  reused %d  "
-        "waited %.1f of %.1f s",
-        len(str(config.epochs)),
-        row["epoch"],
-        config.epochs,
-        row["train_loss"],
-        row["val_loss"],
-        100 * row["val_accuracy"],
-        row["built"],
-        row["reused"],
-        row["wait_s"],
-        row["epoch_s"],
-    )
+def save(job: Job, state: State) -> None:
+    """Write the checkpoints of an epoch's end."""
+    checkpoint = state.checkpoint()
+    if state.best.epoch == state.epoch:
+        job.run.save_checkpoint("best", checkpoint)
+    job.run.save_checkpoint("last", checkpoint)
+
+
+def write_row(job: Job, row: Row) -> Row:
+    """Write an epoch down: in metrics.csv, in the trackers, on the screen."""
+    job.run.add_metrics({name: row.get(name) for name in COLUMNS})
+    curves = {CURVES[name]: row[name] for name in CURVES if name in row}
+    job.trackers.scalars(curves, row["step"])
+    report_epoch(job.plan.epochs, row)
+    return row
+
+
+def stops_early(job: Job, state: State) -> bool:
+    """Say whether so many evaluations brought no new best that the run ends."""
+    patience = job.trainer.early_stopping
+    if patience is None or state.best.num_since < patience:
+        return False
+    log.info("no new best in %d evaluations: the run ends early", patience)
+    return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 
 class SmallConvNet(nn.Sequential):
@@ -39,3 +40,8 @@ def _convolution(
         nn.BatchNorm2d(out_channels),
         nn.ReLU(),
     ]
+
+
+def has_batch_norm(model: nn.Module) -> bool:
+    """Say whether a model normalises over the batch while it trains."""
+    return any(isinstance(module, _BatchNorm) and module.training for module in model.modules())

@@ -27,6 +27,7 @@ from training.config import Config, ConfigError, Table
 
 log = logging.getLogger("training")
 
+_NESTED_REFERENCE = re.compile(r"\$\{[^{}]*\$\{oc\.env:")
 # Variables of the environment with such names say where something lies; all others may be secret.
 _LOCATION = re.compile(r"(^|_)(DIR|DIRECTORY|FOLDER|HOME|PATH|ROOT)$")
 
@@ -61,7 +62,9 @@ class Run:
         self.checkpoints = directory / "checkpoints"
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
-            with open(directory / "config.yaml", "x") as file:  # fails where there is one
+            with open(
+                directory / "config.yaml", "x", encoding="utf-8"
+            ) as file:  # fails where there is one
                 yaml.safe_dump(record.config, file, sort_keys=False)
         except FileExistsError as error:
             raise ConfigError(
@@ -79,7 +82,10 @@ class Run:
             self._write("environment.diff", diff)
         self._metrics: TextIO | None = None
         self._status("running")
-        self._handlers = [_Console(), logging.FileHandler(directory / "train.log")]
+        self._handlers = [
+            _Console(),
+            logging.FileHandler(directory / "train.log", encoding="utf-8"),
+        ]
 
     def __enter__(self) -> Run:
         self._handlers[1].setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
@@ -148,7 +154,7 @@ class Run:
 
     def _write(self, name: str, text: str) -> None:
         temporary = self.directory / f"{name}.tmp"
-        temporary.write_text(text)
+        temporary.write_text(text, encoding="utf-8", errors="replace")
         os.replace(temporary, self.directory / name)
 
 
@@ -184,16 +190,17 @@ def _env_reference(name: str, *default: Any) -> Any:
 
 
 def _resolve(parent: DictConfig | ListConfig, key: Any) -> Any:
+    raw: Any = OmegaConf.to_container(parent, resolve=False)
+    written = raw[key]
+    if isinstance(written, str) and _NESTED_REFERENCE.search(written):
+        return written  # another resolver works on the value, and is kept with the reference
     try:
         value = parent[key]
     except OmegaConfBaseException as error:
-        # A resolver that got a reference in place of a value: keep what the user wrote.
-        raw = OmegaConf.to_container(parent, resolve=False)
-        assert isinstance(raw, (dict, list))
-        if "oc.env" in str(raw[key]):
-            return raw[key]
+        if "oc.env" in str(written):
+            return written
         text = str(error).splitlines()[0]
-        raise ConfigError(f"{error.full_key}: {raw[key]} cannot be resolved: {text}") from error
+        raise ConfigError(f"{error.full_key}: {written} cannot be resolved: {text}") from error
     if isinstance(value, DictConfig):
         return {name: _resolve(value, name) for name in value}
     if isinstance(value, ListConfig):

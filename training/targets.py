@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import hydra.utils
+from hydra.errors import InstantiationException
 
 from training.config import ConfigError, Node
 
 PROJECT = Path(__file__).resolve().parent.parent
 
 ALLOWED_PACKAGES = (
+    "timm",
     "torch.nn",
     "torch.optim",
     "torchvision.datasets",
@@ -44,7 +46,7 @@ def make(node: Node, place: str, *arguments: Any, **keywords: Any) -> Any:
     try:
         factory = hydra.utils.instantiate({**node, "_partial_": True, "_convert_": "all"})
         return factory(*arguments, **keywords)
-    except (TypeError, ValueError, hydra.errors.InstantiationException) as error:
+    except (ArithmeticError, TypeError, ValueError, InstantiationException) as error:
         reason = " ".join(str(error.__cause__ or error).split())
         raise ConfigError(f"{place}: {node['_target_']} refused its arguments: {reason}") from error
 
@@ -86,7 +88,8 @@ def target_of(node: Node, place: str) -> Any:
         reason = f"{error.exc.__name__}: {error.value}"  # type: ignore[union-attr]
         raise ConfigError(f"{place}._target_={path} cannot be imported: {reason}") from error
     if target is None:
-        raise ConfigError(f"{place}._target_ must exist, but there is no {path}")
+        remedy = "; pip install '.[timm]'" if path.startswith("timm.") else ""
+        raise ConfigError(f"{place}._target_ must exist, but there is no {path}{remedy}")
     # A path like training.targets.Path.unlink begins well and ends elsewhere.
     home = getattr(target, "__module__", None)
     if not callable(target) or not isinstance(home, str) or not _is_allowed(home):

@@ -1,0 +1,83 @@
+"""What a run says on the screen and in its log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from training.config import Config
+from training.loaders import Loaders
+from training.optim import Plan
+from training.records import Run
+from training.state import Best
+
+log = logging.getLogger("training")
+
+
+def describe(
+    config: Config, plan: Plan, loaders: Loaders, model: nn.Module, device: torch.device
+) -> None:
+    """Say before the first step what is going to happen."""
+    log.info(
+        "%d samples for training, %d for validation, %d classes",
+        loaders.num_train,
+        loaders.num_val,
+        len(loaders.classes),
+    )
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    log.info("%s with %d parameters on %s", type(model).__name__, parameters, device)
+    log.info(
+        "%d epoch%s of %d batches, %d updates; a prepared sample serves %d epoch%s, seed %d",
+        plan.epochs,
+        "" if plan.epochs == 1 else "s",
+        plan.num_batches,
+        plan.total_steps,
+        config.lifetime,
+        "" if config.lifetime == 1 else "s",
+        config.seed,
+    )
+    for note in loaders.notes:
+        log.warning("%s", note)
+
+
+def progress(batches: Iterable[Any], epoch: int, total: int) -> Iterable[Any]:
+    """Show a bar while the batches of an epoch are taken, where there is a screen."""
+    return tqdm(batches, f"epoch {epoch}", total, leave=False, disable=None, unit="batch")
+
+
+def report_epoch(epochs: int, row: dict[str, Any]) -> None:
+    """Print an epoch's line."""
+    evaluation = ""
+    if "val_loss" in row:
+        accuracy = 100 * row["val_accuracy"]
+        evaluation = f"  val loss {row['val_loss']:.4f}  accuracy {accuracy:5.2f} %"
+    log.info(
+        "epoch %*d of %d  loss %.4f%s  built %d  reused %d  waited %.1f of %.1f s",
+        len(str(epochs)),
+        row["epoch"],
+        epochs,
+        row["train_loss"],
+        evaluation,
+        row["built"],
+        row["reused"],
+        row["wait_s"],
+        row["epoch_s"],
+    )
+
+
+def report_end(run: Run, best: Best, rows: list[dict[str, Any]]) -> None:
+    """Print where the results lie, the best of them, and how long the loop waited for input."""
+    log.info("run folder     %s", run.directory)
+    if best.epoch < 0:
+        log.warning("no evaluation was better than none: %s", run.config.trainer.monitor)
+    elif run.config.trainer.monitor == "val_accuracy":
+        log.info("best accuracy  %.2f %% in epoch %d", 100 * best.value, best.epoch)
+    else:
+        log.info("best loss      %.4f in epoch %d", best.value, best.epoch)
+    waited, total = (sum(row[name] for row in rows) for name in ("wait_s", "epoch_s"))
+    log.info("input          waited for %.1f of %.1f s", waited, total)

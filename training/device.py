@@ -1,0 +1,180 @@
+"""What happens to a batch on the device: the copy, normalisation, MixUp and CutMix."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchvision.transforms import v2
+
+from training.build import Transform, compose
+from training.checks import ConfigError, check
+from training.config import Config
+from training.options import TrainerConfig
+from training.targets import make
+
+Batch = dict[str, Any]
+
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device of a run; `auto` is CUDA where there is one, else the CPU.
+
+    Raises:
+        ConfigError: the device is not there.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not there.get(device.type, True) or (device.index or 0) >= max(1, torch.cuda.device_count()):
+        raise ConfigError(f"device must be one that this machine has, but got device={name}")
+    return device
+
+
+def set_up(config: Config) -> None:
+    """Seed the global generators and set torch's switches, whatever a run before this one left."""
+    random.seed(config.seed)
+    np.random.seed(config.seed % 2**32)
+    torch.manual_seed(config.seed % 2**64)
+    torch.set_num_threads(config.num_threads)
+    # cuBLAS reads this when it starts; without it some products refuse to be deterministic.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(config.deterministic)
+    torch.backends.cudnn.deterministic = config.deterministic
+    torch.backends.cudnn.benchmark = not config.deterministic
+    tf32 = config.trainer.precision == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    torch.backends.cudnn.allow_tf32 = tf32
+    if config.trainer.compile:
+        torch.compiler.reset()  # what an earlier run compiled counts against a limit
+
+
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+    """Return the context of a forward pass: bf16 and fp16 where it is safe, else nothing."""
+    if precision not in _AUTOCAST:
+        return nullcontext()
+    return torch.autocast(device.type, dtype=_AUTOCAST[precision])
+
+
+@dataclass
+class Wait:
+    """Passes on what a loader gives, and adds up the time that it was waited for."""
+
+    seconds: float = 0.0
+
+    def of(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Yield the batches; whoever takes them is timed until the next one is there."""
+        iterator = iter(batches)
+        while True:
+            start = perf_counter()
+            batch = next(iterator, None)
+            self.seconds += perf_counter() - start
+            if batch is None:
+                return
+            yield batch
+
+
+def to_device(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
+    """Yield batches with their tensors on the device.
+
+    For CUDA the copies run on a stream of their own: while the device still computes a step, the
+    next batch is taken from the loader and copied, from pinned memory, beside it. No batch is
+    taken ahead of the one that is asked for, so the loader's count is the loop's.
+    """
+    if device.type != "cuda":
+        for batch in batches:
+            yield _move(batch, device)
+        return
+    copies = torch.cuda.Stream(device)
+    for batch in batches:
+        with torch.cuda.stream(copies):
+            moved = _move(batch, device)
+        computing = torch.cuda.current_stream(device)
+        computing.wait_stream(copies)
+        for value in moved.values():
+            if isinstance(value, Tensor):
+                value.record_stream(computing)  # its memory is free again when that is done
+        yield moved
+
+
+def _move(batch: Batch, device: torch.device) -> Batch:
+    return {
+        name: value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
+        for name, value in batch.items()
+    }
+
+
+def repeat(batches: Iterable[Batch], times: int) -> Iterator[Batch]:
+    """Yield each batch several times in a row (batch echoing, Choi et al., 2019)."""
+    for batch in batches:
+        for _ in range(times):
+            yield batch
+
+
+class Preprocess:
+    """From a batch on the device to the input of the model.
+
+    Args:
+        config: mean and standard deviation of the data, and what `trainer` says of batches.
+        device: where the batches lie.
+
+    Raises:
+        ConfigError: a transform cannot be made.
+    """
+
+    def __init__(self, config: Config, device: torch.device) -> None:
+        self.device = device
+        self._mean = torch.tensor(config.data.mean, device=device).view(1, -1, 1, 1)
+        self._std = torch.tensor(config.data.std, device=device).view(1, -1, 1, 1)
+        channels_last = config.trainer.channels_last
+        self._memory = torch.channels_last if channels_last else torch.contiguous_format
+        self._transforms = batch_transforms(config.trainer, config.data.num_classes)
+
+    def for_training(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return normalised and augmented images, and labels; augmentation is drawn anew.
+
+        Returns:
+            images, float N x C x H x W, and labels: int64 N, or after MixUp and CutMix the share
+            of each class, float N x classes.
+        """
+        images, labels = self.for_evaluation(batch)
+        for transform in self._transforms:
+            images, labels = transform(images, labels)
+        return images, labels
+
+    def for_evaluation(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return normalised images, float N x C x H x W, and labels, int64 N."""
+        images = batch["image"]
+        if not images.is_floating_point():
+            images = images.float().div_(255)
+        images = (images - self._mean) / self._std
+        return images.contiguous(memory_format=self._memory), batch["label"]
+
+
+def batch_transforms(trainer: TrainerConfig, num_classes: int) -> list[Transform]:
+    """Return what is done to a normalised batch: `batch_transforms`, then MixUp or CutMix.
+
+    Raises:
+        ConfigError: a transform cannot be made, or MixUp is asked for with one class.
+    """
+    place = "trainer.batch_transforms"
+    chain = [make(node, f"{place}.{name}") for name, node in trainer.batch_transforms.items()]
+    mixing: list[Transform] = []
+    if trainer.mixup_alpha > 0:
+        mixing.append(v2.MixUp(num_classes=num_classes, alpha=trainer.mixup_alpha))
+    if trainer.cutmix_alpha > 0:
+        mixing.append(v2.CutMix(num_classes=num_classes, alpha=trainer.cutmix_alpha))
+    if mixing:
+        check("data.num_classes", num_classes, num_classes >= 2, "at least 2 for MixUp and CutMix")
+        chain.append(mixing[0] if len(mixing) == 1 else v2.RandomChoice(mixing))
+    return [compose(chain)] if chain else []

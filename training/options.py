@@ -1,0 +1,70 @@
+"""The options of the loop and of what it writes; `conf/trainer` and `conf/tracker` explain them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from training.checks import check, check_minimum
+
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+MONITORS = {"val_accuracy": "max", "val_loss": "min"}
+"""What may decide which epoch is best, and whether the largest or the smallest value wins."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerConfig:
+    """How the loop trains."""
+
+    precision: str = "fp32"
+    compile: bool = False
+    channels_last: bool = False
+    accumulate: int = 1
+    echo: int = 1
+    clip_norm: float | None = None
+    ema_decay: float | None = None
+    label_smoothing: float = 0.0
+    mixup_alpha: float = 0.0
+    cutmix_alpha: float = 0.0
+    batch_transforms: dict[str, Any] = field(default_factory=dict)
+    monitor: str = "val_accuracy"
+    early_stopping: int | None = None
+    evaluate_every: int = 1
+    limit_batches: int | None = None
+    overfit_batches: int | None = None
+    fast_dev_run: bool = False
+    evaluate: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("accumulate", "echo", "evaluate_every"):
+            check_minimum(f"trainer.{name}", getattr(self, name), 1)
+        for name in ("early_stopping", "limit_batches", "overfit_batches"):
+            value = getattr(self, name)
+            rule = "null or a positive integer"
+            check(f"trainer.{name}", value, value is None or value >= 1, rule)
+        for name in ("mixup_alpha", "cutmix_alpha"):
+            check(f"trainer.{name}", getattr(self, name), getattr(self, name) >= 0, "0 or larger")
+        precision, monitor = self.precision, self.monitor
+        known = precision in PRECISIONS
+        check("trainer.precision", precision, known, f"one of {', '.join(PRECISIONS)}")
+        check("trainer.monitor", monitor, monitor in MONITORS, f"one of {', '.join(MONITORS)}")
+        smoothing, norm, decay = self.label_smoothing, self.clip_norm, self.ema_decay
+        check("trainer.label_smoothing", smoothing, 0 <= smoothing < 1, "a number in [0, 1)")
+        check("trainer.clip_norm", norm, norm is None or norm > 0, "null or a positive number")
+        fits = decay is None or 0 <= decay < 1
+        check("trainer.ema_decay", decay, fits, "null or a number in [0, 1)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackerConfig:
+    """What is written beside metrics.csv."""
+
+    tensorboard: bool = False
+    wandb: dict[str, Any] | None = None
+    mlflow: dict[str, Any] | None = None
+    log_every: int = 10
+    num_pictures: int = 8
+
+    def __post_init__(self) -> None:
+        check_minimum("tracker.log_every", self.log_every, 1)
+        check_minimum("tracker.num_pictures", self.num_pictures, 0)

@@ -1,0 +1,241 @@
+"""What training changes, and how it is saved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from training.checks import ConfigError
+from training.config import Config
+from training.optim import Plan, Schedule, make_optimizer
+from training.options import MONITORS
+from training.randomness import random_states, restore_random_states
+from training.targets import make
+
+Loss = Callable[[Tensor, Tensor], Tensor]  # (output, labels) -> the mean over the batch
+
+
+@dataclass
+class Best:
+    """The best value so far, of which NaN is never one.
+
+    Attributes:
+        mode: `max` or `min`.
+        value: the best, at first the worst possible.
+        epoch: where it was, at first -1.
+        num_since: evaluations since then.
+        confusion: of the best, int64 true class x predicted class.
+    """
+
+    mode: str
+    value: float
+    epoch: int = -1
+    num_since: int = 0
+    confusion: Tensor | None = None
+
+    @classmethod
+    def of(cls, monitor: str) -> Best:
+        """Begin with the worst value that a metric can have."""
+        mode = MONITORS[monitor]
+        return cls(mode, -math.inf if mode == "max" else math.inf)
+
+    def update(self, value: float, epoch: int) -> bool:
+        """Take note of an evaluation; say whether it is the best."""
+        better = value > self.value if self.mode == "max" else value < self.value  # False for NaN
+        if better:
+            self.value, self.epoch, self.num_since = value, epoch, 0
+        else:
+            self.num_since += 1
+        return better
+
+
+@dataclass
+class TrainLoss:
+    """The losses of an epoch. Those not read yet stay on the device: reading one waits for it."""
+
+    sum: float = 0.0
+    num_samples: int = 0
+    unread: list[tuple[Tensor, int, int]] = field(default_factory=list)
+
+    def add(self, loss: Tensor, num_samples: int, step: int) -> None:
+        """Add the mean loss of a batch, on its way to an update."""
+        self.unread.append((loss.detach(), num_samples, step))
+
+    def read(self, epoch: int) -> float:
+        """Read what was added since the last time; return its mean over samples.
+
+        Raises:
+            FloatingPointError: a loss is not finite; says in which epoch and step.
+        """
+        if not self.unread:
+            return math.nan
+        losses = torch.stack([loss for loss, _, _ in self.unread]).tolist()
+        added = num_samples = 0
+        for loss, (_, size, step) in zip(losses, self.unread, strict=True):
+            if not math.isfinite(loss):
+                raise FloatingPointError(
+                    f"the training loss is {loss} in epoch {epoch}, step {step}"
+                )
+            self.sum += loss * size
+            added += loss * size
+            num_samples += size
+        self.num_samples += num_samples
+        self.unread.clear()
+        return added / num_samples
+
+    @property
+    def mean(self) -> float:
+        """The mean over all samples of the epoch that were read."""
+        return self.sum / self.num_samples if self.num_samples else math.nan
+
+
+@dataclass
+class State:
+    """What training changes, with what changes it.
+
+    Attributes:
+        model: the model, in training mode at every step.
+        optimizer, schedule: as the config names them.
+        scaler: scales the loss for fp16; passes everything on otherwise.
+        best: the best evaluation so far.
+        ema: a moving average of the model, or None.
+        loss: what is minimised.
+        epoch: the current epoch, from 0 up.
+        step: updates made so far; one that fp16 skipped is none.
+        lr: the rate of the latest update.
+        losses: of the current epoch.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    schedule: Schedule
+    scaler: torch.amp.GradScaler
+    best: Best
+    ema: AveragedModel | None = None
+    loss: Loss = F.cross_entropy
+    epoch: int = 0
+    step: int = 0
+    lr: float = 0.0
+    losses: TrainLoss = field(default_factory=TrainLoss)
+
+    @property
+    def evaluated(self) -> nn.Module:
+        """The model that is evaluated: the moving average where there is one."""
+        return self.model if self.ema is None else self.ema.module
+
+    def check_weights(self) -> None:
+        """Make sure that the weights can be saved: the loss shows a bad update only at the next.
+
+        Raises:
+            FloatingPointError: a weight is not finite.
+        """
+        finite = torch.stack([weight.isfinite().all() for weight in self.model.parameters()])
+        if not bool(finite.all()):
+            raise FloatingPointError(
+                f"a weight is not finite at the end of epoch {self.epoch}, step {self.step}"
+            )
+
+    def checkpoint(self) -> dict[str, Any]:
+        """Return all that it takes to continue, loadable with `weights_only=True`."""
+        return {
+            "model": self.model.state_dict(),
+            "ema": None if self.ema is None else self.ema.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": self.schedule.scheduler.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "random": random_states(),
+            "epoch": self.epoch,
+            "step": self.step,
+            "best": dict(vars(self.best)),
+        }
+
+    def restore(self, checkpoint: dict[str, Any]) -> None:
+        """Continue from what `checkpoint` returned; the epoch is the one that had ended then."""
+        self.model.load_state_dict(checkpoint["model"])
+        if self.ema is not None:
+            self.ema.load_state_dict(checkpoint["ema"])
+        self.optimizer.load_state_dict(checkpoint["optimizer"])
+        self.schedule.scheduler.load_state_dict(checkpoint["scheduler"])
+        self.scaler.load_state_dict(checkpoint["scaler"])
+        self.epoch, self.step = checkpoint["epoch"], checkpoint["step"]
+        self.best = Best(**checkpoint["best"])
+        restore_random_states(checkpoint["random"])
+
+
+def make_model(config: Config, device: torch.device) -> nn.Module:
+    """Make the model on the device, in training mode; parts that it froze by `eval()` stay so."""
+    model: nn.Module = make(config.model, "model")
+    if not model.training:
+        model.train()
+    memory = torch.channels_last if config.trainer.channels_last else torch.preserve_format
+    return model.to(device, memory_format=memory)  # type: ignore[call-overload,no-any-return]
+
+
+def make_state(config: Config, model: nn.Module, device: torch.device, plan: Plan) -> State:
+    """Make everything around the model.
+
+    Raises:
+        ConfigError: a node of the config cannot be made.
+    """
+    trainer = config.trainer
+    ema = None
+    if trainer.ema_decay is not None:
+        average = get_ema_multi_avg_fn(trainer.ema_decay)
+        ema = AveragedModel(model, multi_avg_fn=average, use_buffers=True)
+    optimizer = make_optimizer(config.optimizer, model)
+    schedule = Schedule(config.schedule, optimizer, plan, trainer.monitor)
+    if trainer.compile:
+        model.compile()  # in place, after the copy above: the names of the parameters stay
+    return State(
+        model=model,
+        optimizer=optimizer,
+        schedule=schedule,
+        scaler=torch.amp.GradScaler(device.type, enabled=trainer.precision == "fp16"),
+        best=Best.of(trainer.monitor),
+        ema=ema,
+        loss=partial(F.cross_entropy, label_smoothing=trainer.label_smoothing),
+    )
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Put the model into evaluation mode; give each of its modules its own mode back after it."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def load_weights(model: nn.Module, path: str, device: torch.device) -> None:
+    """Put the weights of a checkpoint into a model: the moving average where it has one.
+
+    Raises:
+        ConfigError: there is no checkpoint, or it is another model's.
+    """
+    place = f"trainer.evaluate must be a checkpoint of this model, but got trainer.evaluate={path}"
+    if not Path(path).is_file():
+        raise ConfigError(f"{place}: there is no such file")
+    try:
+        checkpoint = torch.load(path, map_location=device, weights_only=True)
+        weights = checkpoint["model"]
+        if checkpoint["ema"] is not None:
+            prefix = "module."
+            averaged = checkpoint["ema"].items()
+            weights = {k.removeprefix(prefix): v for k, v in averaged if k.startswith(prefix)}
+        model.load_state_dict(weights)
+    except Exception as error:  # whatever another program's file makes torch.load raise
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ConfigError(f"{place}: {reason}") from error
