@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import statistics
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
 ROOT = Path(__file__).parent.parent
+T = TypeVar("T")
 PACKAGES = ["torch", "numpy", "xxhash", "tensordict", "diskcache", "litdata", "monai"]
 
 
@@ -53,19 +56,38 @@ def _commit() -> str:
     return (git("rev-parse", "--short", "HEAD") or "unknown") + dirty
 
 
-def alternate(contenders: dict[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
+def alternate(contenders: dict[str, Callable[[], T]], repeats: int) -> dict[str, list[T]]:
     """Measure contenders in turn, each round beginning with another one.
 
     Returns:
         For each name its ``repeats`` values, of which the n-th were measured side by side.
     """
     names = list(contenders)
-    values: dict[str, list[float]] = {name: [] for name in names}
+    values: dict[str, list[T]] = {name: [] for name in names}
     for number in range(repeats):
         start = number % len(names)
         for name in names[start:] + names[:start]:
             values[name].append(contenders[name]())
     return values
+
+
+def processor_s() -> float:
+    """Return the processor time of this process and of all that it started, so far."""
+    own = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + sum(map(_running_s, _with_descendants(os.getpid())))
+
+
+def _with_descendants(pid: int) -> list[int]:
+    found = [pid]
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in children.read_text().split():
+            found += _with_descendants(int(child))
+    return found
+
+
+def _running_s(pid: int) -> float:
+    paths = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(path.read_text().split()[0]) for path in paths) / 1e9
 
 
 def ratio(values: Sequence[float], to: Sequence[float]) -> float:

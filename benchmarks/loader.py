@@ -5,7 +5,8 @@
     python benchmarks/loader.py --plot                the picture, from the figures kept
 
 Every pass over every loader is timed in turn, and a ratio is the median of ratios to the in-memory
-loader of the same round, so that what else the machine does falls on all alike.
+loader of the same round, so that what else the machine does falls on all alike. The processor time
+of all processes together is what stays when other programs take turns on the cores.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import alternate, environment, one_thread, ratio, table
+from common import alternate, environment, one_thread, processor_s, ratio, table
 from peers import PEERS, Samples
 
 HERE = Path(__file__).parent
 BASE = "in memory"
 WARM_PASSES = 3  # the first builds, the second and third read as all later ones do
+
+Passes = dict[str, list[tuple[float, float]]]  # by loader, what time_pass returned
 
 SIZES = {  # name: shape, dtype, samples
     "3x32x32-uint8": ((3, 32, 32), torch.uint8, 4096),
@@ -36,16 +39,16 @@ SIZES = {  # name: shape, dtype, samples
 }
 
 
-def samples_per_s(loader: Iterable[Any], num_samples: int) -> float:
-    """Return the rate of one pass, after a check that it holds every sample once."""
-    start = time.perf_counter()
+def time_pass(loader: Iterable[Any], num_samples: int) -> tuple[float, float]:
+    """Return samples a second, and microseconds of all processes' processors a sample."""
+    start, processor = time.perf_counter(), processor_s()
     labels = [batch["label"] for batch in loader]
-    seconds = time.perf_counter() - start
+    seconds, processor = time.perf_counter() - start, processor_s() - processor
     assert sorted(torch.cat(labels).tolist()) == list(range(num_samples))
-    return num_samples / seconds
+    return num_samples / seconds, 1e6 * processor / num_samples
 
 
-def measure(size: str, num_workers: int, args: argparse.Namespace) -> dict[str, list[float]]:
+def measure(size: str, num_workers: int, args: argparse.Namespace) -> Passes:
     """Return the rates of all loaders that are installed."""
     shape, dtype, num_samples = SIZES[size]
     samples = Samples(num_samples, shape, dtype)
@@ -54,7 +57,7 @@ def measure(size: str, num_workers: int, args: argparse.Namespace) -> dict[str, 
         options |= {"persistent_workers": True, "multiprocessing_context": "fork"}
     root = Path(tempfile.mkdtemp(dir=args.folder))
     loaders = {}
-    contenders: dict[str, Callable[[], float]] = {}
+    contenders: dict[str, Callable[[], tuple[float, float]]] = {}
     try:
         for number, (name, make) in enumerate(PEERS.items()):
             folder = root / str(number)
@@ -62,14 +65,14 @@ def measure(size: str, num_workers: int, args: argparse.Namespace) -> dict[str, 
             try:
                 loader = loaders[name] = make(samples, folder, dict(options))
                 for _ in range(WARM_PASSES):
-                    samples_per_s(loader, num_samples)
+                    time_pass(loader, num_samples)
             except ImportError as error:
                 print(f"left out: {name} ({error})")
                 continue
             except Exception as error:
                 print(f"left out: {name} failed: {type(error).__name__}: {error}")
                 continue
-            contenders[name] = lambda loader=loader: samples_per_s(loader, num_samples)
+            contenders[name] = lambda loader=loader: time_pass(loader, num_samples)
         return alternate(contenders, args.repeats)
     finally:
         loaders.clear()
@@ -77,22 +80,33 @@ def measure(size: str, num_workers: int, args: argparse.Namespace) -> dict[str, 
         shutil.rmtree(root, ignore_errors=True)
 
 
-def report(results: dict[str, dict[str, list[float]]]) -> str:
-    """Return a table of rates and of ratios to the in-memory loader."""
+RATE, PROCESSOR = 0, 1
+
+
+def report(results: dict[str, Passes], what: int) -> str:
+    """Return a table of rates or processor times, and of their ratios to the in-memory loader."""
     rows = []
     for name in PEERS:
         cells = []
-        for values in results.values():
-            if name not in values:
+        for passes in results.values():
+            if name not in passes:
                 cells.append("-")
                 continue
-            rate = statistics.median(values[name])
-            cells.append(f"{rate:,.0f} ({ratio(values[name], values[BASE]):.2f})")
+            value = statistics.median(column(passes, name, what))
+            cells.append(f"{value:,.0f} ({ratio_to_base(passes, name, what):.2f})")
         rows.append([name, *cells])
-    return table(["samples/s (ratio)", *results], rows)
+    return table([["samples/s (ratio)", "processor us a sample (ratio)"][what], *results], rows)
 
 
-def plot(results: dict[str, dict[str, list[float]]], path: Path) -> None:
+def column(passes: Passes, name: str, what: int) -> list[float]:
+    return [values[what] for values in passes[name]]
+
+
+def ratio_to_base(passes: Passes, name: str, what: int) -> float:
+    return ratio(column(passes, name, what), column(passes, BASE, what))
+
+
+def plot(results: dict[str, Passes], path: Path) -> None:
     """Draw the ratios as bars."""
     import matplotlib
 
@@ -104,7 +118,7 @@ def plot(results: dict[str, dict[str, list[float]]], path: Path) -> None:
     for axis, case in zip([axes] if len(cases) == 1 else axes, cases, strict=True):
         values = results[case]
         names = [name for name in PEERS if name in values and name != BASE][::-1]
-        ratios = [ratio(values[name], values[BASE]) for name in names]
+        ratios = [ratio_to_base(values, name, RATE) for name in names]
         colors = ["tab:blue" if name.startswith("reuse") else "tab:gray" for name in names]
         axis.barh(names, ratios, color=colors)
         axis.axvline(1, color="black", linewidth=0.8)
@@ -131,12 +145,12 @@ def main() -> None:
             for num_workers in args.workers:
                 case = f"{size}, {num_workers} workers"
                 kept["results"][case] = values = measure(size, num_workers, args)
-                print(f"{report({case: values})}\n", flush=True)
+                print(f"{report({case: values}, RATE)}\n", flush=True)
         kept["environment"]["load after"] = f"{os.getloadavg()[0]:.1f}"
         args.output.parent.mkdir(parents=True, exist_ok=True)
         args.output.write_text(json.dumps(kept, indent=1))
     kept = json.loads(args.output.read_text())
-    print(report(kept["results"]))
+    print(report(kept["results"], RATE), report(kept["results"], PROCESSOR), sep="\n\n")
     print("\n" + "; ".join(f"{key}: {value}" for key, value in kept["environment"].items()))
     try:
         plot(kept["results"], args.output.with_suffix(".png"))

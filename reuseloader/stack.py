@@ -12,7 +12,7 @@ from torch.utils.data import get_worker_info
 
 from reuseloader.blocks import Block, strides_of
 
-# A tensor in shared memory sends a file descriptor through a socket, which takes both sides 0.4 ms
+# A tensor in shared memory sends a file descriptor through a socket, which takes both sides 0.3 ms
 # together (see benchmarks/README.md); up to about this size the pipe is faster.
 PIPE_BYTES = 2**19
 
