@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from reuseloader.dataset import (
 from reuseloader.policy import ReusePolicy, check_integer, mix
 from reuseloader.store import Load, Save, load_torch, save_torch
 
+_STATE_VERSION = 1
 _TO_SEED_WORKERS = 4  # after the three streams of the policy
 _FIRST_BLOCK, _LARGEST_BLOCK = 1024, 65536  # positions asked at once: soon at work, then fast
 
@@ -49,21 +51,16 @@ class ReuseSampler(Sampler[int]):
         """Set the epoch of the next iteration, an integer from 0 up."""
         self.epoch = check_integer("epoch", epoch, minimum=0)
 
-    def at(self, epoch: int) -> ReuseSampler:
-        """Return a sampler of the same samples that stays in ``epoch``."""
-        sampler = copy.copy(self)
-        sampler.set_epoch(epoch)
-        return sampler
-
-    def __iter__(self) -> Iterator[int]:
-        return self._blocks(self.epoch)  # bound now, not when the first index is taken
-
-    def _blocks(self, epoch: int) -> Iterator[int]:
-        start, length = 0, _FIRST_BLOCK
+    def at(self, epoch: int, start: int = 0) -> Iterator[int]:
+        """Yield the indices of an epoch from position ``start`` on, which costs O(1)."""
+        length = _FIRST_BLOCK
         while start < self.size:
             stop = min(start + length, self.size)
             yield from self.policy.order(np.arange(start, stop), epoch, self.size).tolist()
             start, length = stop, min(2 * length, _LARGEST_BLOCK)
+
+    def __iter__(self) -> Iterator[int]:
+        return self.at(self.epoch)  # bound now, not when the first index is taken
 
 
 class ReuseDataLoader(DataLoader[Any]):
@@ -106,7 +103,8 @@ class ReuseDataLoader(DataLoader[Any]):
     ) -> None:
         self.policy = ReusePolicy(lifetime, seed)
         self._epoch = check_integer("start_epoch", start_epoch, minimum=0)
-        self._pass_epoch = self._epoch
+        self._skip = 0  # batches that the next pass leaves out, after a state was loaded
+        self._current = _Position(self._epoch, 0)  # of the pass that was started last
         self._tally: Counter[str] = Counter()
         self._said_once = False
         self._persistent_pass: Callable[[], _Pass | None] = lambda: None
@@ -140,11 +138,64 @@ class ReuseDataLoader(DataLoader[Any]):
         """Return counts and seconds of the last started pass, for the batches received so far."""
         return ReuseStats.from_tally(self._tally)
 
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next pass; the one it has already keeps a loaded position."""
+        epoch = check_integer("epoch", epoch, minimum=0)
+        if epoch != self._epoch:
+            self._epoch, self._skip = epoch, 0
+            self._current = _Position(epoch, 0)
+
+    def state_dict(self) -> dict[str, int]:
+        """Return where the last started pass is, by the batches that the user has received.
+
+        After the last batch of an epoch the state stands at its end; when the pass has ended, at
+        the start of the next epoch. It survives JSON.
+        """
+        epoch, num_batches = self._current.epoch, self._current.num_batches
+        return {**self._signature(), "epoch": epoch, "num_batches": num_batches}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Let the next pass continue with the batch behind a state, in the epoch of the state.
+
+        What was passed is neither built nor read; with ``shuffle`` or in the plain order this
+        costs O(1), with a sampler of the user's own its indices are drawn and dropped.
+
+        Raises:
+            ValueError: the state is none, or that of a loader with other settings.
+        """
+        names = {*self._signature(), "epoch", "num_batches"}
+        if not isinstance(state, dict) or state.keys() != names:
+            raise ValueError(
+                f"state must have the entries {', '.join(sorted(names))}, but got {state!r}"
+            )
+        for name, value in self._signature().items():
+            if state[name] != value:
+                raise ValueError(
+                    f"state must have the {name} of this loader, {value}, "
+                    f"but got {name}={state[name]}"
+                )
+        epoch = check_integer("epoch", state["epoch"], minimum=0)
+        skip = check_integer("num_batches", state["num_batches"], minimum=0)
+        if skip > len(self):
+            raise ValueError(f"num_batches must be at most {len(self)}, but got num_batches={skip}")
+        self._epoch, self._skip = epoch, skip
+        self._current = _Position(epoch, skip)
+
+    def _signature(self) -> dict[str, int]:
+        return {
+            "version": _STATE_VERSION,
+            "seed": self.policy.seed,
+            "lifetime": self.policy.lifetime,
+            "size": self._dataset.size,
+            "batch_size": self.batch_size or 0,  # 0: batches are not this loader's to make
+            "world_size": 1,
+        }
+
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        self._pass_epoch = self._epoch
-        self._epoch += 1
+        self._current = _Position(self._epoch, self._skip)
+        self._epoch, self._skip = self._epoch + 1, 0
         if self._own_generator:
-            seed = mix(self.policy.seed, _TO_SEED_WORKERS, self._pass_epoch) >> 1
+            seed = mix(self.policy.seed, _TO_SEED_WORKERS, self._current.epoch) >> 1
             self.generator.manual_seed(seed)
         self._tally = Counter()
         self._dataset.hand_over()  # what was looked at in between belongs to no pass
@@ -167,12 +218,21 @@ class ReuseDataLoader(DataLoader[Any]):
         self._said_once = announce(news, self._said_once)
 
     def _start_order(self, sampler: Any) -> Iterator[Any]:
+        epoch, skip = self._current.epoch, self._current.num_batches
         if self._own_order is None:
-            return iter(sampler)
-        order = self._own_order.at(self._pass_epoch)
+            return islice(iter(sampler), skip, None)
         if self.batch_size is None:
-            return iter(order)
+            return self._own_order.at(epoch, skip)
+        order = self._own_order.at(epoch, skip * self.batch_size)
         return iter(BatchSampler(order, self.batch_size, self.drop_last))
+
+
+@dataclass
+class _Position:
+    """How far a pass has come."""
+
+    epoch: int
+    num_batches: int
 
 
 class _EpochTagger:
@@ -191,8 +251,8 @@ class _EpochTagger:
         loader = self._loader
         indices = loader._start_order(self._sampler)
         if loader.batch_sampler is None:
-            return map(EpochIndex, _repeat(loader._pass_epoch), indices)
-        return _tag_batches(loader._pass_epoch, indices)
+            return map(EpochIndex, _repeat(loader._current.epoch), indices)
+        return _tag_batches(loader._current.epoch, indices)
 
 
 def _repeat(value: int) -> Iterator[int]:
@@ -234,6 +294,7 @@ class _Pass(Iterator[Any]):
         self._loader = loader
         self._iterator = iterator
         self._tally = loader._tally
+        self._position = loader._current
         self.finished = False
 
     def __len__(self) -> int:
@@ -243,6 +304,8 @@ class _Pass(Iterator[Any]):
         try:
             delivery = next(self._iterator)
         except StopIteration:
+            if not self.finished:
+                self._position.epoch, self._position.num_batches = self._position.epoch + 1, 0
             self.finished = True
             raise
         except Exception as error:
@@ -251,6 +314,7 @@ class _Pass(Iterator[Any]):
             # The text holds the worker's traceback. This process's own would keep the iterator
             # alive in a cycle, and its workers would be waited for 5 s each.
             raise error.with_traceback(None)  # noqa: B904
+        self._position.num_batches += 1
         self._tally.update(delivery.tally)
         self._loader._announce(delivery.news)
         return delivery.batch

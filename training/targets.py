@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra.utils
+from hydra.errors import InstantiationException
 
 from training.config import ConfigError, Node
 
@@ -45,7 +46,7 @@ def make(node: Node, place: str, *arguments: Any, **keywords: Any) -> Any:
     try:
         factory = hydra.utils.instantiate({**node, "_partial_": True, "_convert_": "all"})
         return factory(*arguments, **keywords)
-    except (TypeError, ValueError, hydra.errors.InstantiationException) as error:
+    except (ArithmeticError, TypeError, ValueError, InstantiationException) as error:
         reason = " ".join(str(error.__cause__ or error).split())
         raise ConfigError(f"{place}: {node['_target_']} refused its arguments: {reason}") from error
 

@@ -1,0 +1,99 @@
+"""Whole commands: in this process where that is enough, in one of their own where it is not."""
+
+from __future__ import annotations
+
+import csv
+import os
+import runpy
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[2]
+SMALL = ["data.train.limit=64", "data.val.limit=20", "epochs=3", "num_workers=0", "tracker=csv"]
+TIMES = {"wait_s", "epoch_s", "samples_per_s"}
+
+
+@dataclass
+class Outcome:
+    """What a command left: its exit code, what it printed, and its run folders in order."""
+
+    code: int
+    out: str
+    err: str
+    runs: list[Path]
+
+    @property
+    def run(self) -> Path:
+        (run,) = self.runs
+        return run
+
+
+class Trainer:
+    """Runs train.py in a folder, where its outputs go."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder = folder
+        self._capsys = capsys
+        self._before: set[Path] = set()
+
+    def here(self, *arguments: str, small: bool = True) -> Outcome:
+        """Run in this process, which saves the imports."""
+        argv, cwd, path = sys.argv, os.getcwd(), list(sys.path)
+        sys.argv = ["train.py", *_with_defaults(arguments, small)]
+        os.chdir(self.folder)
+        code = 0
+        try:
+            runpy.run_path(str(PROJECT / "train.py"), run_name="__main__")
+        except SystemExit as error:
+            code = int(error.code or 0)
+        finally:
+            sys.argv, sys.path[:] = argv, path
+            os.chdir(cwd)
+        out, err = self._capsys.readouterr()
+        return Outcome(code, out, err, self._new_runs())
+
+    def start(self, *arguments: str, small: bool = True) -> subprocess.Popen[str]:
+        """Start a process of its own, in a process group of its own."""
+        # All warnings are errors, but torch's that four workers are many for this machine.
+        ignore = "ignore:This DataLoader will create:UserWarning"
+        command = [sys.executable, "-W", "error", "-W", ignore, str(PROJECT / "train.py")]
+        return subprocess.Popen(
+            [*command, *_with_defaults(arguments, small)],
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def apart(self, *arguments: str, small: bool = True) -> Outcome:
+        """Run in a process of its own, and wait for it."""
+        process = self.start(*arguments, small=small)
+        out, err = process.communicate(timeout=280)
+        return Outcome(process.returncode, out, err, self._new_runs())
+
+    def _new_runs(self) -> list[Path]:
+        runs = {file.parent for file in self.folder.rglob("config.yaml")} - self._before
+        self._before |= runs
+        return sorted(runs)
+
+
+def metrics(run: Path) -> list[dict[str, str]]:
+    """Return the rows of metrics.csv."""
+    with open(run / "metrics.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def without_times(run: Path) -> list[dict[str, str]]:
+    """Return the rows of metrics.csv, without what differs from run to run."""
+    return [{k: v for k, v in row.items() if k not in TIMES} for row in metrics(run)]
+
+
+def _with_defaults(arguments: tuple[str, ...], small: bool) -> list[str]:
+    defaults = SMALL if small else []
+    flags = [argument for argument in arguments if argument == "-m"]  # which comes first
+    return [*flags, *defaults, *(argument for argument in arguments if argument != "-m")]

@@ -1,0 +1,60 @@
+"""What the README shows is run."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parent.parent
+README = (PROJECT / "README.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+LIBRARY, PLAIN, OWN_BUILD = BLOCKS
+
+
+@pytest.mark.parametrize(
+    ("block", "samples", "files"), [(LIBRARY, 1200, 600), (PLAIN, 120, 80)], ids=["own", "plain"]
+)
+def test_the_examples_of_the_library_run(
+    block: str, samples: int, files: int, tmp_path: Path
+) -> None:
+    code = block.replace("range(100)", "range(1)").replace("range(6)", "range(1)")
+    code = code.replace("num_workers=8", "num_workers=2")
+    run([sys.executable, "-W", "error", "-c", code], tmp_path, PYTHONPATH=str(PROJECT))
+    # After epoch 0 all are stored but those whose generation ends with it.
+    assert len(list((tmp_path / "cache").rglob("*.pt"))) == files
+    assert f", {samples}, " in block
+
+
+def test_a_build_function_of_the_users_own_trains(tmp_path: Path) -> None:
+    for name in ("conf", "reuseloader", "training"):
+        shutil.copytree(PROJECT / name, tmp_path / name)
+    shutil.copy(PROJECT / "train.py", tmp_path)
+    (tmp_path / "my_build.py").write_text(OWN_BUILD)
+    command = re.search(r"python (train\.py build\._target_.*)", README)
+    assert command is not None
+    small = "data.train.limit=64 data.val.limit=20 epochs=3 num_workers=0"
+    printed = run([sys.executable, *command[1].split(), *small.split()], tmp_path)
+    assert "built 32  reused 32" in printed
+
+
+def test_every_file_of_the_run_folder_is_explained() -> None:
+    for name in ("config.yaml", "overrides", "curriculum.yaml", "environment.json"):
+        assert f"`{name}`" in README
+
+
+def run(command: list[str], folder: Path, **variables: str) -> str:
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={"PATH": "/usr/bin:/bin", **variables},
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
