@@ -225,4 +225,5 @@ def load_weights(model: nn.Module, path: str, device: torch.device) -> None:
             weights = {k.removeprefix(prefix): v for k, v in averaged if k.startswith(prefix)}
         model.load_state_dict(weights)
     except Exception as error:  # whatever another program's file makes torch.load raise
-        raise ConfigError(f"{place}: {str(error).splitlines()[0]}") from error
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ConfigError(f"{place}: {reason}") from error

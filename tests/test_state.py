@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import runs
+import torch
+from runs import make_config
+from torch import nn
+
+from training.checks import ConfigError
+from training.optim import Plan
+from training.state import (
+    Best,
+    State,
+    TrainLoss,
+    evaluation_mode,
+    load_weights,
+    make_model,
+    make_state,
+)
+
+CPU = torch.device("cpu")
+
+
+class PartlyFrozen(nn.Sequential):
+    """A model of which a user froze the first norm."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.BatchNorm2d(3), nn.BatchNorm2d(3), nn.Flatten())
+        self[0].eval().requires_grad_(False)
+
+
+def make_small(*overrides: str) -> State:
+    config = make_config(*overrides)
+    return make_state(config, make_model(config, CPU), CPU, Plan(epochs=1, num_batches=4))
+
+
+@pytest.mark.parametrize(
+    ("monitor", "values", "best_epochs"),
+    [
+        ("val_accuracy", [math.nan, 0.2, math.nan, 0.1, 0.3, math.nan], [1, 4]),
+        ("val_loss", [math.nan, 0.2, math.nan, 0.3, 0.1, math.nan], [1, 4]),
+    ],
+)
+def test_what_is_not_a_number_is_never_best(
+    monitor: str, values: list[float], best_epochs: list[int]
+) -> None:
+    best = Best.of(monitor)
+
+    assert best_epochs == [epoch for epoch, value in enumerate(values) if best.update(value, epoch)]
+    assert (best.epoch, best.num_since) == (4, 1)
+
+
+def test_an_equal_value_is_not_better() -> None:
+    best = Best.of("val_accuracy")
+
+    assert [best.update(0.5, 0), best.update(0.5, 1)] == [True, False]
+
+
+def test_the_loss_of_an_epoch_is_the_mean_over_samples() -> None:
+    losses = TrainLoss()
+    for step, (loss, size) in enumerate([(1.5, 4), (5.5, 4), (8.5, 2)]):
+        losses.add(torch.tensor(loss), size, step)
+
+    assert losses.read(epoch=0) == 4.5
+    losses.add(torch.tensor(0.0), 10, 3)
+    assert losses.read(epoch=0) == 0.0
+    assert losses.mean == 2.25
+    assert math.isnan(losses.read(epoch=0))
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_stops_with_its_epoch_and_step(loss: float) -> None:
+    losses = TrainLoss()
+    losses.add(torch.tensor(1.0), 4, 17)
+    losses.add(torch.tensor(loss), 4, 18)
+
+    with pytest.raises(FloatingPointError, match=f"training loss is {loss} in epoch 3, step 18"):
+        losses.read(epoch=3)
+
+
+def test_evaluation_gives_each_module_its_own_mode_back() -> None:
+    model = PartlyFrozen()
+    with evaluation_mode(model):
+        assert not any(module.training for module in model.modules())
+
+    assert [module.training for module in model.modules()] == [True, False, True, True]
+
+
+def test_evaluation_gives_the_modes_back_after_an_error() -> None:
+    model = nn.Sequential(nn.BatchNorm2d(3))
+    with pytest.raises(RuntimeError), evaluation_mode(model):
+        raise RuntimeError
+
+    assert model.training and model[0].training
+
+
+def test_a_model_that_arrives_in_evaluation_mode_is_trained() -> None:
+    config = make_config("model._target_=test_state.make_evaluating")
+
+    assert make_model(config, CPU).training
+
+
+def make_evaluating(**_: Any) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 10, 3)).eval()
+
+
+def test_a_checkpoint_continues_where_it_was_saved(tmp_path: Path) -> None:
+    overrides = ["trainer.ema_decay=0.9", "schedule=cosine", "trainer.precision=fp16"]
+    first, second = make_small(*overrides), make_small(*overrides)
+    steps(first, 3)
+    torch.save(first.checkpoint(), tmp_path / "state.pt")
+    expected = steps(first, 3)
+
+    second.restore(torch.load(tmp_path / "state.pt", weights_only=True))
+
+    assert expected == steps(second, 3)
+    assert (6, first.lr) == (second.step, second.lr)
+    assert first.best == second.best
+    for ours, theirs in zip(
+        [*second.model.state_dict().values(), *second.evaluated.state_dict().values()],
+        [*first.model.state_dict().values(), *first.evaluated.state_dict().values()],
+        strict=True,
+    ):
+        assert torch.equal(theirs, ours)
+
+
+def steps(state: State, count: int) -> list[float]:
+    """Train on random images; return the losses."""
+    from training.device import Preprocess
+    from training.loop import update
+
+    config = make_config("trainer.precision=fp16")
+    prepare = Preprocess(config, CPU)
+    state.losses = TrainLoss()
+    for _ in range(count):
+        batch: dict[str, Any] = {"image": torch.rand(4, 3, 64, 64), "label": torch.arange(4)}
+        update(config.trainer, state, prepare, [batch])
+    state.best.update(0.1 * state.step, 0)
+    return [loss.item() for loss, _, _ in state.losses.unread]
+
+
+def test_weights_of_a_checkpoint_are_the_moving_average_where_there_is_one(tmp_path: Path) -> None:
+    state = make_small("trainer.ema_decay=0.9")
+    steps(state, 3)
+    torch.save(state.checkpoint(), tmp_path / "state.pt")
+    model = make_model(make_config("seed=1"), CPU)
+
+    load_weights(model, str(tmp_path / "state.pt"), CPU)
+
+    assert torch.equal(state.evaluated[0].weight, model[0].weight)
+    assert not torch.equal(state.model[0].weight, model[0].weight)
+
+
+@pytest.mark.parametrize("content", [b"", b"no checkpoint", None])
+def test_what_is_no_checkpoint_is_one_clear_line(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "state.pt"
+    if content is not None:
+        path.write_bytes(content)
+
+    with pytest.raises(ConfigError, match="must be a checkpoint of this model") as raised:
+        load_weights(nn.Linear(2, 2), str(path), CPU)
+
+    assert "\n" not in str(raised.value)
+
+
+def test_the_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    torch.save(make_small().checkpoint(), tmp_path / "state.pt")
+    other = make_model(make_config("model.width=8"), CPU)
+
+    with pytest.raises(ConfigError, match="must be a checkpoint of this model"):
+        load_weights(other, str(tmp_path / "state.pt"), CPU)
+
+
+def test_a_frozen_part_stays_as_it_was_made(tmp_path: Path) -> None:
+    model = "model._target_=test_loop.FrozenNorm"
+    runs.train(tmp_path / "run", model, "trainer.ema_decay=0.5")
+
+    weights = runs.load(tmp_path / "run")["model"]
+
+    assert torch.equal(torch.ones(3), weights["norm.running_var"])
+    assert torch.equal(torch.ones(3), weights["norm.weight"])
