@@ -52,7 +52,7 @@ def begin(composed: DictConfig) -> Iterator[Run]:
         table = expand(composed, config.curriculum.table)
         record = Record(
             config=_recorded(composed, table, hydra),
-            overrides=list(hydra.overrides.task),
+            overrides=_typed(hydra),
             curriculum=table,
         )
         if config.resume is not None:
@@ -63,7 +63,7 @@ def begin(composed: DictConfig) -> Iterator[Run]:
         with suppress(OSError):  # an empty folder is left where the run did not begin
             directory.rmdir()
         if hydra.mode == RunMode.MULTIRUN:  # the next job begins now; this one's error would wait
-            overrides = " ".join(hydra.overrides.task)
+            overrides = " ".join(_typed(hydra))
             print(f"job {hydra.job.num} ({overrides}) failed: {explain(error)}", file=sys.stderr)
         elif isinstance(error, USER_ERRORS):
             fail(error)
@@ -78,6 +78,12 @@ def _recorded(composed: DictConfig, table: Table, hydra: Any) -> dict[str, Any]:
     raw: Any = OmegaConf.to_container(hydra, resolve=False)
     config["hydra"] = {name: raw[name] for name in ("run", "sweep", "output_subdir")}
     return config
+
+
+def _typed(hydra: Any) -> list[str]:
+    # Unresolved: a reference to the environment may stand for a secret.
+    typed: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
+    return list(typed)
 
 
 def run_command(main: Callable[[], Any]) -> None:

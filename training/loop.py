@@ -89,7 +89,8 @@ def fit(run: Run, model: nn.Module, loaders: Loaders, device: torch.device) -> f
             return state.best.value
         rows += restored
     with aside():
-        opened = Trackers.of(run.directory, run.config.tracker, state.step)
+        first_step = state.step + 1 if state.step > 0 else 0  # the step itself has its points
+        opened = Trackers.of(run.directory, run.config.tracker, first_step)
     with opened as trackers:
         job = Job(run=run, plan=plan, loaders=loaders, prepare=prepare, trackers=trackers)
         describe(run.config, plan, loaders, model, device)
