@@ -25,6 +25,7 @@ from training.config import ConfigError, Table, load_config, unknown_key
 from training.curriculum import expand
 from training.recorded import default_run_dir, quoted, read_config, resumed, rewrite_command
 from training.records import Record, Run, resolved
+from training.replay import check_repeatable, compare
 from training.signals import Interrupted, end_children
 from training.targets import PROJECT
 
@@ -57,8 +58,13 @@ def begin(composed: DictConfig) -> Iterator[Run]:
         )
         if config.resume is not None:
             config, record = resumed(Path(config.resume), config, record)
+        if config.replay is not None:
+            check_repeatable(Path(config.replay), record.config)
+            record.config["replay"] = None
         with Run(directory, config, record) as run:
             yield run
+        if config.replay is not None and not compare(Path(config.replay), directory):
+            sys.exit(1)
     except Exception as error:
         with suppress(OSError):  # an empty folder is left where the run did not begin
             directory.rmdir()

@@ -97,7 +97,11 @@ def rewrite_command(word: str, folder: Path, rest: list[str], run_dir: str) -> l
             )
     given = [a for a in rest if not a.startswith("hydra.run.dir=")]
     if word == "replay":
-        run_dir = next((a.partition("=")[2] for a in rest if a not in given), run_dir)
+        run_dir = next((a.partition("=")[2] for a in rest if a not in given), quoted(run_dir))
+        given = ["cache.directory=null", *given]  # samples of the run's own, not stored ones
+    # What the record left at its default is no key of it; the schema knows which keys there are.
+    plain = r"[a-z_][\w.]*="
+    given = [f"++{a.lstrip('+')}" if re.match(plain, a.lstrip("+")) else a for a in given]
     return [
         *("--config-path", str(folder), "--config-name", "config", "hydra/job_logging=none"),
         *(f"hydra.run.dir={run_dir}", f"++{word}={quoted(folder)}", *given),
