@@ -6,10 +6,12 @@ from reuseloader.loader import ReuseDataLoader, ReuseSampler
 from reuseloader.policy import FOREVER, ReuseKey, ReusePolicy, mix, permute
 from reuseloader.sample import seeded
 from reuseloader.store import load_torch, save_torch
+from reuseloader.verify import ImpureBuildError
 
 __all__ = [
     "FOREVER",
     "FolderInUseError",
+    "ImpureBuildError",
     "ReuseDataLoader",
     "ReuseDataset",
     "ReuseKey",

@@ -165,6 +165,7 @@ def _notes(config: Config, val: Source, single: bool) -> list[str]:
 def _options(config: Config, device: torch.device) -> dict[str, Any]:
     options: dict[str, Any] = {
         "batch_size": config.batch_size,
+        "verify": config.cache.verify,
         "num_workers": config.num_workers,
         "pin_memory": device.type == "cuda",
     }
