@@ -4,7 +4,7 @@ RUN := $(VENV)/bin/python
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all check clean
+.PHONY: help setup train test test-all check bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,10 @@ check: setup  ## Lint, and check the types
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+
+bench: setup  ## Measure reading beside other caches: make bench ARGS="--workers 2"
+	$(RUN) -m pip install --quiet --editable '.[bench]'
+	$(RUN) benchmarks/loader.py $(ARGS)
 
 clean:  ## Remove what running and testing left, the runs excepted
 	rm -rf .pytest_cache .mypy_cache .ruff_cache build *.egg-info

@@ -2,10 +2,12 @@
 
 from reuseloader.dataset import ReuseDataset, ReuseStats
 from reuseloader.folder import FolderInUseError
-from reuseloader.loader import ReuseDataLoader, ReuseSampler
+from reuseloader.loader import ReuseDataLoader
 from reuseloader.policy import FOREVER, ReuseKey, ReusePolicy, mix, permute
 from reuseloader.sample import seeded
+from reuseloader.sampler import ReuseSampler
 from reuseloader.store import load_torch, save_torch
+from reuseloader.tensors import load_tensors, save_tensors
 from reuseloader.verify import ImpureBuildError
 
 __all__ = [
@@ -18,9 +20,11 @@ __all__ = [
     "ReusePolicy",
     "ReuseSampler",
     "ReuseStats",
+    "load_tensors",
     "load_torch",
     "mix",
     "permute",
+    "save_tensors",
     "save_torch",
     "seeded",
 ]

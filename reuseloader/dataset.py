@@ -7,7 +7,7 @@ import stat
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import index as as_index
 from pathlib import Path
@@ -15,9 +15,16 @@ from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, default_collate
 
-from reuseloader.folder import close_folder, open_folder, sample_path, temporary_path
+from reuseloader.batches import BatchReader
+from reuseloader.folder import (
+    close_folder,
+    open_folder,
+    sample_name,
+    sample_path,
+    temporary_path,
+)
 from reuseloader.policy import ReuseKey, ReusePolicy, check_integer
 from reuseloader.sample import compact
 from reuseloader.store import (
@@ -32,6 +39,7 @@ from reuseloader.store import (
     sample_of,
     save_torch,
 )
+from reuseloader.tensors import load_tensors
 from reuseloader.verify import Verification
 
 Build = Callable[[ReuseKey], Any]
@@ -85,6 +93,13 @@ class EpochIndex(NamedTuple):
 
     epoch: int
     sample: int
+
+
+class EpochBatch(NamedTuple):
+    """The indices of a batch with the epoch of the pass that asks for it."""
+
+    epoch: int
+    samples: Sequence[int]
 
 
 class News(NamedTuple):
@@ -149,6 +164,7 @@ class ReuseDataset(Dataset[Any]):
         self.policy = policy
         self.fingerprint = fingerprint
         self.directory = Path(directory).absolute()
+        self._prefix = os.path.join(self.directory, "")  # pathlib takes as long as reading a sample
         self._build = build
         self._finish = finish
         self._save = save
@@ -158,6 +174,7 @@ class ReuseDataset(Dataset[Any]):
         self._tally: Counter[str] = Counter()
         self._news: list[News] = []
         self._said_once = False
+        self._batches: BatchReader | None = None
         folder = open_folder(self.directory)
         if folder is not None:
             # Not at exit: the system unlocks then, and the order of destruction is not ours.
@@ -179,16 +196,44 @@ class ReuseDataset(Dataset[Any]):
         return ReuseStats.from_tally(self._tally)
 
     def __getitem__(self, index: int | EpochIndex) -> Any:
-        if isinstance(index, EpochIndex):
-            try:
-                return self._get(index.epoch, index.sample)  # the loader passes the news on
-            except Exception:
-                self._tally.clear()  # a batch that fails is not delivered, nor are its counts
-                raise
-        sample = self._get(int(self._epoch), index)
+        if isinstance(index, EpochIndex):  # the loader passes the news on
+            return self._get_tagged(EpochBatch(index.epoch, [index.sample]))[0]
+        sample = self._get(self.policy.key(self._checked(index), int(self._epoch)))
         self._said_once = announce(self._news, self._said_once)
         self._news = []
         return sample
+
+    def __getitems__(self, indices: Sequence[int] | EpochBatch) -> list[Any]:
+        if not isinstance(indices, EpochBatch):
+            return [self[index] for index in indices]
+        return self._get_tagged(indices)
+
+    def _get_tagged(self, batch: EpochBatch) -> list[Any]:
+        if self._batches is not None:
+            self._batches.start(len(batch.samples))
+        try:
+            keys = self.policy.keys(list(map(self._checked, batch.samples)), batch.epoch)
+            return [self._get(key, row) for row, key in enumerate(keys)]
+        except Exception:
+            self._tally.clear()  # a batch that fails is not delivered, nor are its counts
+            raise
+
+    def _checked(self, index: int) -> int:
+        index = as_index(index)
+        if not 0 <= index < self.size:
+            raise IndexError(f"index must be in [0, {self.size}), but got index={index}")
+        return index
+
+    def read_batches(self) -> Callable[[list[Any]], Any]:
+        """Return what to collate with, for a loader that would use ``default_collate``.
+
+        Where the format can do it, an ``EpochBatch`` is from now on read into the memory of its
+        batch.
+        """
+        if self._load is not load_tensors:
+            return default_collate
+        self._batches = BatchReader(exposed=self._finish is not None)
+        return self._batches.collate
 
     def hand_over(self) -> tuple[dict[str, int], list[News]]:
         """Return the counts and messages since the last call, and begin anew."""
@@ -196,41 +241,34 @@ class ReuseDataset(Dataset[Any]):
         self._tally, self._news = Counter(), []
         return dict(tally), news
 
-    def _get(self, epoch: int, index: int) -> Any:
-        index = as_index(index)
-        if not 0 <= index < self.size:
-            raise IndexError(f"index must be in [0, {self.size}), but got index={index}")
-        key = self.policy.key(index, epoch)
+    def _get(self, key: ReuseKey, row: int | None = None) -> Any:
         identity = Identity(
             generation=key.generation,
             seed=key.seed,
             lifetime=self.policy.lifetime,
             fingerprint=self.fingerprint,
         )
-        path = sample_path(self.directory, index)
-        sample = self._read(path, identity)
+        sample = self._read(key, identity, row)
         if sample is STALE:
             sample = self._make(key)
             if not key.is_last_use:
-                self._store(sample, path, identity)
+                self._store(sample, sample_path(self.directory, key.index), identity)
         elif self._check.chooses(key):
             self._check(sample, key)
         if self._finish is None:
             return sample
         return _call("finish", key, self._finish, sample, key)
 
-    def _read(self, path: Path, identity: Identity) -> Any:
+    def _read(self, key: ReuseKey, identity: Identity, row: int | None) -> Any:
         """Return the stored sample, or ``STALE`` where there is none that may be used."""
         start = perf_counter_ns()
+        path = self._prefix + sample_name(key.index)
         try:
-            status = path.stat()
-            if not stat.S_ISREG(status.st_mode):
-                raise DamagedFileError("it is no regular file")
-            reader = READERS.get(self._load)
-            if reader is not None:
-                sample = reader(path, identity)
+            if row is None or self._batches is None:
+                sample, num_bytes = self._read_one(Path(path), identity)
             else:
-                sample = sample_of(self._load(path), identity)
+                likely = key.epoch > key.first_epoch
+                sample, num_bytes = self._batches.read(path, identity.digest(), row, likely)
         except FileNotFoundError:
             return STALE
         except Exception as error:  # whatever a damaged file makes a reader raise
@@ -241,8 +279,17 @@ class ReuseDataset(Dataset[Any]):
         if sample is not STALE:
             self._tally["reused"] += 1
             self._tally["read_ns"] += perf_counter_ns() - start
-            self._tally["read_bytes"] += status.st_size
+            self._tally["read_bytes"] += num_bytes
         return sample
+
+    def _read_one(self, path: Path, identity: Identity) -> tuple[Any, int]:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise DamagedFileError("it is no regular file")
+        reader = READERS.get(self._load)
+        if reader is not None:
+            return reader(path, identity), status.st_size
+        return sample_of(self._load(path), identity), status.st_size
 
     def _make(self, key: ReuseKey) -> Any:
         start = perf_counter_ns()

@@ -31,9 +31,14 @@ class FolderInUseError(RuntimeError):
     """Another process works in the folder."""
 
 
+def sample_name(index: int) -> str:
+    """Return the name of the one file of a sample: ``00000123.pt``."""
+    return f"{index:08d}.pt"
+
+
 def sample_path(directory: Path, index: int) -> Path:
-    """Return the one file of a sample: ``00000123.pt``."""
-    return directory / f"{index:08d}.pt"
+    """Return the path of that file."""
+    return directory / sample_name(index)
 
 
 def temporary_path(path: Path) -> Path:

@@ -8,59 +8,26 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Sampler, default_collate, default_convert
+from torch.utils.data import BatchSampler, DataLoader, default_collate, default_convert
 
 from reuseloader.dataset import (
     Build,
-    EpochIndex,
     Finish,
     News,
     ReuseDataset,
     ReuseStats,
     announce,
 )
+from reuseloader.delivery import CollatedDelivery, Delivery
 from reuseloader.policy import ReusePolicy, check_integer, mix
+from reuseloader.sampler import EpochTagger, ReuseSampler
 from reuseloader.store import Load, Save, load_torch, save_torch
 
 _STATE_VERSION = 1
 _TO_SEED_WORKERS = 4  # after the three streams of the policy
-_FIRST_BLOCK, _LARGEST_BLOCK = 1024, 65536  # positions asked at once: soon at work, then fast
-
-
-class ReuseSampler(Sampler[int]):
-    """The shuffled order of an epoch, asked from the policy in blocks.
-
-    Args:
-        policy: its seed and ``set_epoch`` select the order.
-        size: number of samples, a positive integer.
-    """
-
-    def __init__(self, policy: ReusePolicy, size: int) -> None:
-        self.policy = policy
-        self.size = check_integer("size", size, minimum=1)
-        self.epoch = 0
-
-    def __len__(self) -> int:
-        return self.size
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iteration, an integer from 0 up."""
-        self.epoch = check_integer("epoch", epoch, minimum=0)
-
-    def at(self, epoch: int, start: int = 0) -> Iterator[int]:
-        """Yield the indices of an epoch from position ``start`` on, which costs O(1)."""
-        length = _FIRST_BLOCK
-        while start < self.size:
-            stop = min(start + length, self.size)
-            yield from self.policy.order(np.arange(start, stop), epoch, self.size).tolist()
-            start, length = stop, min(2 * length, _LARGEST_BLOCK)
-
-    def __iter__(self) -> Iterator[int]:
-        return self.at(self.epoch)  # bound now, not when the first index is taken
 
 
 class ReuseDataLoader(DataLoader[Any]):
@@ -212,21 +179,28 @@ class ReuseDataLoader(DataLoader[Any]):
         return reuse_pass
 
     @property
-    def _index_sampler(self) -> _EpochTagger:
+    def _index_sampler(self) -> EpochTagger:
         # Where DataLoader takes its indices from, for single samples and for batches alike.
-        return _EpochTagger(self, super()._index_sampler)
+        # The tagger knows this loader weakly: persistent workers hold it, and deleting the loader
+        # has to end them at once.
+        loader = weakref.proxy(self)
+        batched = self.batch_sampler is not None
+        return EpochTagger(
+            super()._index_sampler, lambda sampler: loader._start_order(sampler), batched
+        )
 
     def _announce(self, news: list[News]) -> None:
         self._said_once = announce(news, self._said_once)
 
-    def _start_order(self, sampler: Any) -> Iterator[Any]:
+    def _start_order(self, sampler: Any) -> tuple[int, Iterator[Any]]:
+        """Return the epoch of the pass that starts now, and its indices or batches of indices."""
         epoch, skip = self._current.epoch, self._current.num_batches
         if self._own_order is None:
-            return islice(iter(sampler), skip, None)
+            return epoch, islice(iter(sampler), skip, None)
         if self.batch_size is None:
-            return self._own_order.at(epoch, skip)
+            return epoch, self._own_order.at(epoch, skip)
         order = self._own_order.at(epoch, skip * self.batch_size)
-        return iter(BatchSampler(order, self.batch_size, self.drop_last))
+        return epoch, iter(BatchSampler(order, self.batch_size, self.drop_last))
 
 
 @dataclass
@@ -237,44 +211,6 @@ class _Position:
     num_batches: int
 
 
-class _EpochTagger:
-    """Puts the epoch of a pass on every index, or on every index of a batch."""
-
-    def __init__(self, loader: ReuseDataLoader, sampler: Any) -> None:
-        # Weakly: persistent workers hold this, and deleting the loader has to end them at once.
-        self._loader = weakref.proxy(loader)
-        self._sampler = sampler
-
-    def __len__(self) -> int:
-        return len(self._sampler)
-
-    def __iter__(self) -> Iterator[Any]:
-        # Called once when a pass starts: the epoch is read here, not when the first batch is.
-        loader = self._loader
-        indices = loader._start_order(self._sampler)
-        if loader.batch_sampler is None:
-            return map(EpochIndex, _repeat(loader._current.epoch), indices)
-        return _tag_batches(loader._current.epoch, indices)
-
-
-def _repeat(value: int) -> Iterator[int]:
-    while True:
-        yield value
-
-
-def _tag_batches(epoch: int, batches: Iterator[Any]) -> Iterator[list[EpochIndex]]:
-    for batch in batches:
-        yield [EpochIndex(epoch, index) for index in batch]
-
-
-class _Delivery(NamedTuple):
-    """A batch with what it took to make it, on the way from a worker."""
-
-    batch: Any
-    tally: dict[str, int]
-    news: list[News]
-
-
 class _Collate:
     """The user's collate function; sends the dataset's counts along with the batch."""
 
@@ -283,16 +219,20 @@ class _Collate:
         self._dataset = dataset
         default = default_convert if single else default_collate
         self._collate = options.get("collate_fn") or default
+        self._deliver: type[Delivery] = Delivery
+        if self._collate is default_collate:
+            self._collate = dataset.read_batches()
+            self._deliver = CollatedDelivery
 
-    def __call__(self, samples: Any) -> _Delivery:
+    def __call__(self, samples: Any) -> Delivery:
         tally, news = self._dataset.hand_over()
-        return _Delivery(self._collate(samples), tally, news)
+        return self._deliver(self._collate(samples), tally, news)
 
 
 class _Pass(Iterator[Any]):
     """One pass: unpacks the deliveries, and keeps count of what the user has received."""
 
-    def __init__(self, loader: ReuseDataLoader, iterator: Iterator[_Delivery]) -> None:
+    def __init__(self, loader: ReuseDataLoader, iterator: Iterator[Delivery]) -> None:
         self._loader = loader
         self._iterator = iterator
         self._tally = loader._tally

@@ -6,6 +6,7 @@ the data set, and the same answer in every process, on every machine.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import InitVar, dataclass
 from functools import lru_cache
 from math import isqrt
@@ -239,16 +240,41 @@ class ReusePolicy:
         epoch = check_integer("epoch", epoch, minimum=0)
         phase = index % self.lifetime
         generation, use_index = divmod(epoch + phase, self.lifetime)
-        return ReuseKey(
+        seed = mix(self.seed, _TO_BUILD, index, generation) >> 1
+        return self._key(index, phase, generation, use_index, seed, epoch)
+
+    def keys(self, indices: Sequence[int], epoch: int) -> list[ReuseKey]:
+        """Return the keys of many samples in ``epoch``, at about a third of the cost of each."""
+        epoch = check_integer("epoch", epoch, minimum=0)
+        uses: list[tuple[int, int, int, int]] = []
+        for index in indices:
+            if type(index) is not int or index < 0:
+                index = check_integer("index", index, minimum=0)
+            phase = index % self.lifetime
+            generation, use_index = divmod(epoch + phase, self.lifetime)
+            uses.append((index, phase, generation, use_index))
+        indices64 = np.array([use[0] & _MASK for use in uses], dtype=np.uint64)
+        generations64 = np.array([use[2] & _MASK for use in uses], dtype=np.uint64)
+        state = _step_array(indices64 ^ np.uint64(_step(_step(self.seed) ^ _TO_BUILD)))
+        seeds = (_step_array(state ^ generations64) >> np.uint64(1)).tolist()
+        return [self._key(*use, seed, epoch) for use, seed in zip(uses, seeds, strict=True)]
+
+    def _key(
+        self, index: int, phase: int, generation: int, use_index: int, seed: int, epoch: int
+    ) -> ReuseKey:
+        key = object.__new__(ReuseKey)
+        # The frozen dataclass's own __init__ takes three times as long.
+        key.__dict__.update(
             index=index,
             generation=generation,
-            seed=mix(self.seed, _TO_BUILD, index, generation) >> 1,
+            seed=seed,
             epoch=epoch,
             first_epoch=max(0, generation * self.lifetime - phase),
             last_epoch=(generation + 1) * self.lifetime - phase - 1,
             use_index=use_index,
-            policy_seed=self.seed,
+            _policy_seed=self.seed,
         )
+        return key
 
     @overload
     def order(self, position: int, epoch: int, size: int) -> int: ...

@@ -80,7 +80,7 @@ def save_torch(obj: Any, path: Path) -> None:
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise UnstorableSampleError(f"torch.save cannot store the sample: {error}") from error
     payload = buffer.getbuffer()
-    digest = _digest_of(obj)
+    digest = digest_of(obj)
     head = _TRAILER.pack(_MAGIC, digest, len(payload), zlib.crc32(payload), 0)[:-4]
     with open(path, "wb") as file:
         file.write(payload)
@@ -124,12 +124,12 @@ READERS: dict[Load, Callable[[Path, Identity], Any]] = {load_torch: read_torch}
 """For a ``load`` of this library, a reader that finds out early that a file is stale."""
 
 
-def _digest_of(obj: Any) -> bytes:
-    try:
-        fields = {name: obj[name] for name in Identity.__dataclass_fields__}
-    except (TypeError, KeyError, IndexError):
+def digest_of(obj: Any) -> bytes:
+    """Return the digest of an envelope's identity; zeros for any other object."""
+    names = Identity.__dataclass_fields__.keys()
+    if not isinstance(obj, dict) or not names <= obj.keys():
         return bytes(16)
-    return Identity(**fields).digest()
+    return Identity(**{name: obj[name] for name in names}).digest()
 
 
 def _read_trailer(data: bytes) -> bytes:

@@ -98,3 +98,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(autouse=True)
+def torch_switches() -> Iterator[None]:
+    """Give each test torch's own switches, whatever a training inside the one before set."""
+    num_threads = torch.get_num_threads()
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = False, False
+    torch.set_num_threads(num_threads)

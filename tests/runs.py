@@ -31,8 +31,10 @@ SMALL = (
 
 def compose_config(*overrides: str) -> DictConfig:
     """Return the config of a small run, as Hydra composes it."""
+    experiment = any(override.startswith("experiment=") for override in overrides)
+    small = ("num_workers=0", "device=cpu") if experiment else SMALL
     with initialize_config_dir(str(PROJECT / "conf"), version_base="1.3"):
-        return compose("config", overrides=[*SMALL, *overrides])
+        return compose("config", overrides=[*small, *overrides])
 
 
 def make_config(*overrides: str) -> Config:

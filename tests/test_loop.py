@@ -20,6 +20,7 @@ from training.models import SmallConvNet
 from training.optim import Plan, Schedule
 from training.options import TrainerConfig
 from training.state import Best, State
+from training.targets import PROJECT
 
 CPU = torch.device("cpu")
 CONSTANT = {"_target_": "torch.optim.lr_scheduler.ConstantLR", "factor": 1.0}
@@ -393,6 +394,21 @@ def test_a_training_loss_that_is_not_finite_stops_and_leaves_the_last_good_check
     assert all(bool(value.isfinite().all()) for value in checkpoint["model"].values())
 
 
+def test_weights_that_the_last_update_of_an_epoch_spoilt_are_not_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoil(trainer: Any, state: State, *rest: Any) -> None:
+        update(trainer, state, *rest)
+        if state.step == 8:
+            next(iter(state.model.parameters())).data[0] = math.inf
+
+    monkeypatch.setattr(loop, "update", spoil)
+    with pytest.raises(FloatingPointError, match="not finite at the end of epoch 1, step 8"):
+        runs.train(tmp_path)
+
+    assert runs.load(tmp_path)["epoch"] == 0
+
+
 def test_limited_epochs_count_what_they_use(tmp_path: Path) -> None:
     rows = runs.train(tmp_path, "trainer.limit_batches=2", "epochs=3")
 
@@ -422,6 +438,18 @@ def test_a_fast_dev_run_is_one_batch_of_everything(tmp_path: Path) -> None:
 
     assert (row["epoch"], row["step"]) == (0.0, 1.0)
     assert runs.load(tmp_path)["best"]["confusion"].sum() == 16
+
+
+@pytest.mark.parametrize("file", sorted((PROJECT / "conf/experiment").glob("*.yaml")))
+def test_every_shipped_experiment_runs_and_says_its_command_and_result(
+    tmp_path: Path, file: Path
+) -> None:
+    command = f"#   python train.py experiment={file.stem}"
+    head = [line for line in file.read_text().splitlines() if line.startswith("#")]
+    (row,) = runs.train(tmp_path, f"experiment={file.stem}", "trainer.fast_dev_run=true")
+
+    assert command in head and "%" in head[-1]
+    assert math.isfinite(row["train_loss"]) and math.isfinite(row["val_loss"])
 
 
 def test_evaluating_a_checkpoint_gives_the_values_of_its_epoch(tmp_path: Path) -> None:

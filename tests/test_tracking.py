@@ -196,8 +196,9 @@ def test_wandb_writes_offline(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # its packages warn about each other
-def test_mlflow_writes_a_local_file(tmp_path: Path) -> None:
+def test_mlflow_writes_a_local_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mlflow = pytest.importorskip("mlflow")
+    monkeypatch.chdir(tmp_path)  # pictures go to a folder mlruns/ here
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     rows = runs.train(tmp_path / "run", "tracker=mlflow", f"tracker.mlflow.tracking_uri={uri}")
 

@@ -47,8 +47,8 @@ def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
     with open(temporary, "wb+") as file:
         torch.save(content, file)
         length = file.tell()
-        place = content["loader"]["epoch"], content["loader"]["num_batches"]
-        head = _TRAILER.pack(_MAGIC, *place, length, 0)[:-4]
+        place = content.get("loader") or {"epoch": 0, "num_batches": 0}
+        head = _TRAILER.pack(_MAGIC, place["epoch"], place["num_batches"], length, 0)[:-4]
         checksum = zlib.crc32(head, _checksum(file, length))
         file.write(head + checksum.to_bytes(4, "little"))
         file.flush()

@@ -190,10 +190,10 @@ def unknown_key(key: str, known: Iterable[str] = ()) -> ConfigError:
     known = sorted({*_known_keys(Config), *known})
     parent = key.rpartition(".")[0]
     siblings = [name for name in known if parent and name.rpartition(".")[0] == parent]
-    near = difflib.get_close_matches(key, siblings or known, n=1)
-    if not near:  # the last word may be right and the path to it wrong
-        last = key.rpartition(".")[2]
-        near = [name for name in known if name == last or name.endswith(f".{last}")]
+    last = key.rpartition(".")[2]
+    # Without siblings the path is wrong, and the last word may be right.
+    same = [] if siblings else [name for name in known if name.rpartition(".")[2] == last]
+    near = same or difflib.get_close_matches(key, siblings or known, n=1)
     if near:
         return ConfigError(f"{key} is not a key of the config; did you mean {near[0]}?")
     remedy = f"known: {', '.join(siblings)}" if siblings else "`python train.py --help` lists them"

@@ -32,8 +32,9 @@ def describe(
     parameters = sum(parameter.numel() for parameter in model.parameters())
     log.info("%s with %d parameters on %s", type(model).__name__, parameters, device)
     log.info(
-        "%d epochs of %d batches, %d updates; a prepared sample serves %d epoch%s, seed %d",
+        "%d epoch%s of %d batches, %d updates; a prepared sample serves %d epoch%s, seed %d",
         plan.epochs,
+        "" if plan.epochs == 1 else "s",
         plan.num_batches,
         plan.total_steps,
         config.lifetime,

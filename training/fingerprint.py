@@ -39,12 +39,13 @@ def fingerprint(config: Config, table: Table, node: Node, source: Source, stored
         epoch: {name: value for name, value in row.items() if not name.startswith("fresh.")}
         for epoch, row in table.items()
     }
-    transforms = {"stored": config.augment.stored, "table": rows} if stored else {}
+    # As lists, because the order of transforms counts and that of other entries does not.
+    transforms = {"stored": list(config.augment.stored.items()), "table": rows} if stored else {}
     parts = {
         "build": config.build,
         "source": {name: value for name, value in node.items() if name not in LOCATION_KEYS},
         "content": source.identity(),
-        "prepare": config.data.prepare,
+        "prepare": list(config.data.prepare.items()),
         **transforms,
         "code": code_of([config.build, node, config.data.prepare, transforms]),
         "torch": torch.__version__,
@@ -80,6 +81,8 @@ def _follow(path: str, files: dict[str, Path]) -> None:
     if file is None or path in files:
         return
     files[path] = file
+    if "." in path:
+        _follow(path.rpartition(".")[0], files)  # the package is imported first
     for node in ast.walk(ast.parse(file.read_bytes())):
         if isinstance(node, ast.Import):
             for alias in node.names:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from reuseloader import FOREVER, ReuseDataLoader, ReuseKey
+from reuseloader import FOREVER, ReuseDataLoader, ReuseKey, load_tensors, save_tensors
 from training.build import Source, Transform, compose, finish_image
 from training.config import Config, ConfigError, Node
 from training.curriculum import Steps, apply_row
@@ -108,7 +108,7 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
 
 def _make_loader(*arguments: Any, **options: Any) -> ReuseDataLoader:
     try:
-        return ReuseDataLoader(*arguments, **options)
+        return ReuseDataLoader(*arguments, save=save_tensors, load=load_tensors, **options)
     except ValueError as error:
         raise ConfigError(str(error)) from error  # the folder: the rest has been checked
 

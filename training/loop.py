@@ -77,7 +77,7 @@ def fit(run: Run, model: nn.Module, loaders: Loaders, device: torch.device) -> f
 
     Raises:
         ConfigError: something of the config does not fit, said before the first step.
-        FloatingPointError: a training loss is not finite.
+        FloatingPointError: a training loss or a weight is not finite.
     """
     plan = Plan.of(run.config, len(loaders.train))
     state = make_state(run.config, model, device, plan)
@@ -154,6 +154,7 @@ def train_epoch(job: Job, state: State) -> Row:
             note(before.num_batches + number * accumulate // echo)
             save_if_due(job, state)
     state.losses.read(state.epoch)
+    state.check_weights()
     note(job.plan.num_batches)
     done = state.progress
     return {

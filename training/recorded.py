@@ -50,7 +50,7 @@ def read_config(folder: Path, word: str) -> dict[str, Any]:
     place = f"{word} must be the folder of a run, but got {word}={folder}"
     file = folder / "config.yaml"
     try:
-        config = yaml.safe_load(file.read_text())
+        config = yaml.safe_load(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         what = "it holds no config.yaml" if folder.is_dir() else "there is no such folder"
         raise ConfigError(f"{place}: {what}") from error
@@ -117,7 +117,7 @@ def quoted(value: Any) -> str:
 
 def default_run_dir() -> str:
     """Return where a new run goes."""
-    config = yaml.safe_load((PROJECT / "conf" / "config.yaml").read_text())
+    config = yaml.safe_load((PROJECT / "conf" / "config.yaml").read_text(encoding="utf-8"))
     return str(config["hydra"]["run"]["dir"])
 
 

@@ -29,6 +29,7 @@ from training.signals import Signals
 
 log = logging.getLogger("training")
 
+_NESTED_REFERENCE = re.compile(r"\$\{[^{}]*\$\{oc\.env:")
 # Variables of the environment with such names say where something lies; all others may be secret.
 _LOCATION = re.compile(r"(^|_)(DIR|DIRECTORY|FOLDER|HOME|PATH|ROOT)$")
 
@@ -69,12 +70,16 @@ class Run:
         self._is_begun = record.changes is None
         if self._is_begun:
             self._begin(record)
-        self._handlers = [_Console(), logging.FileHandler(directory / "train.log", delay=True)]
+        self._handlers = [
+            _Console(),
+            logging.FileHandler(directory / "train.log", encoding="utf-8", delay=True),
+        ]
 
     def _begin(self, record: Record) -> None:
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
-            with open(self.directory / "config.yaml", "x") as file:  # fails where there is one
+            # fails where there is one
+            with open(self.directory / "config.yaml", "x", encoding="utf-8") as file:
                 yaml.safe_dump(record.config, file, sort_keys=False)
         except FileExistsError as error:
             raise ConfigError(
@@ -107,7 +112,7 @@ class Run:
         changes = self._record.changes
         self._write("config.yaml", yaml.safe_dump(self._record.config, sort_keys=False))
         again = {"time": _now(), "epoch": epoch, "step": step, "changes": changes}
-        with open(self.directory / "resumes.yaml", "a") as file:
+        with open(self.directory / "resumes.yaml", "a", encoding="utf-8") as file:
             yaml.safe_dump([again], file, sort_keys=False)
         return [row | {name: float(row[name]) for name in ("wait_s", "epoch_s")} for row in kept]
 
@@ -121,7 +126,7 @@ class Run:
         if self._is_begun:
             self._write(file.name, json.dumps(marks, indent=2) + "\n")
             return
-        recorded = json.loads(file.read_text()) if file.exists() else {}
+        recorded = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
         for name, mark in marks.items():
             before = recorded.get(name, mark)
             if before == mark:
@@ -180,7 +185,7 @@ class Run:
     def add_metrics(self, row: dict[str, Any]) -> None:
         """Append an epoch to `metrics.csv`."""
         if self._metrics is None:
-            self._metrics = open(self.directory / "metrics.csv", "a", newline="")  # noqa: SIM115
+            self._metrics = open(self.directory / "metrics.csv", "a", newline="", encoding="utf-8")  # noqa: SIM115
             if self._metrics.tell() == 0:
                 csv.DictWriter(self._metrics, row).writeheader()
         csv.DictWriter(self._metrics, row).writerow(row)
@@ -204,14 +209,14 @@ class Run:
 
     def _write(self, name: str, text: str) -> None:
         temporary = self.directory / f"{name}.tmp"
-        temporary.write_text(text)
+        temporary.write_text(text, encoding="utf-8", errors="replace")
         os.replace(temporary, self.directory / name)
 
 
 def read_metrics(directory: Path) -> list[dict[str, str]]:
     """Return the rows of `metrics.csv`; one that a kill cut short is left out."""
     try:
-        with open(directory / "metrics.csv", newline="") as file:
+        with open(directory / "metrics.csv", newline="", encoding="utf-8") as file:
             table = list(csv.DictReader(file))
     except FileNotFoundError:
         return []
@@ -264,16 +269,17 @@ def _env_reference(name: str, *default: Any) -> Any:
 
 
 def _resolve(parent: DictConfig | ListConfig, key: Any) -> Any:
+    raw: Any = OmegaConf.to_container(parent, resolve=False)
+    written = raw[key]
+    if isinstance(written, str) and _NESTED_REFERENCE.search(written):
+        return written  # another resolver works on the value, and is kept with the reference
     try:
         value = parent[key]
     except OmegaConfBaseException as error:
-        # A resolver that got a reference in place of a value: keep what the user wrote.
-        raw = OmegaConf.to_container(parent, resolve=False)
-        assert isinstance(raw, (dict, list))
-        if "oc.env" in str(raw[key]):
-            return raw[key]
+        if "oc.env" in str(written):
+            return written
         text = str(error).splitlines()[0]
-        raise ConfigError(f"{error.full_key}: {raw[key]} cannot be resolved: {text}") from error
+        raise ConfigError(f"{error.full_key}: {written} cannot be resolved: {text}") from error
     if isinstance(value, DictConfig):
         return {name: _resolve(value, name) for name in value}
     if isinstance(value, ListConfig):

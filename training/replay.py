@@ -48,12 +48,14 @@ def check_repeatable(folder: Path, given: dict[str, Any]) -> None:
     if not recorded.exists():
         print("different: the recorded environment is not known")
         return
-    for line in environment_differences(json.loads(recorded.read_text()), environment.describe()):
+    for line in environment_differences(
+        json.loads(recorded.read_text(encoding="utf-8")), environment.describe()
+    ):
         print(f"different: {line}")
 
 
 def _read_yaml(file: Path) -> Any:
-    return yaml.safe_load(file.read_text()) if file.exists() else []
+    return yaml.safe_load(file.read_text(encoding="utf-8")) if file.exists() else []
 
 
 def environment_differences(old: Any, new: Any, name: str = "") -> Iterator[str]:
@@ -73,7 +75,7 @@ def compare(recorded: Path, repeated: Path) -> bool:
     for line in input_differences(recorded, repeated):
         print(f"different: {line}")
     before, after = read_metrics(recorded), read_metrics(repeated)
-    status = json.loads((recorded / "status.json").read_text())["status"]
+    status = json.loads((recorded / "status.json").read_text(encoding="utf-8"))["status"]
     if status != "done":
         print(f"the recorded run is {status}: its {len(before)} epochs are compared")
         after = after[: len(before)]
@@ -90,7 +92,7 @@ def input_differences(recorded: Path, repeated: Path) -> Iterator[str]:
     """Yield a line for each mark of code or data that differs."""
     files = [run / "inputs.json" for run in (recorded, repeated)]
     if all(file.exists() for file in files):
-        old, new = (json.loads(file.read_text()) for file in files)
+        old, new = (json.loads(file.read_text(encoding="utf-8")) for file in files)
         yield from environment_differences(old, new)
 
 

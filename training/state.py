@@ -160,6 +160,18 @@ class State:
         """Begin an epoch."""
         self.epoch, self.losses, self.progress = epoch, TrainLoss(), Progress()
 
+    def check_weights(self) -> None:
+        """Make sure that the weights can be saved: the loss shows a bad update only at the next.
+
+        Raises:
+            FloatingPointError: a weight is not finite.
+        """
+        finite = torch.stack([weight.isfinite().all() for weight in self.model.parameters()])
+        if not bool(finite.all()):
+            raise FloatingPointError(
+                f"a weight is not finite at the end of epoch {self.epoch}, step {self.step}"
+            )
+
     def checkpoint(self) -> dict[str, Any]:
         """Return all that it takes to continue, loadable with `weights_only=True`.
 
@@ -167,9 +179,7 @@ class State:
             FloatingPointError: a loss or a weight is not finite: there is nothing to continue.
         """
         self.losses.read(self.epoch)
-        if not all(bool(parameter.isfinite().all()) for parameter in self.model.parameters()):
-            place = f"in epoch {self.epoch}, step {self.step}"
-            raise FloatingPointError(f"a weight is not finite {place}")
+        self.check_weights()
         return {
             "model": self.model.state_dict(),
             "ema": None if self.ema is None else self.ema.state_dict(),

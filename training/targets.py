@@ -88,7 +88,8 @@ def target_of(node: Node, place: str) -> Any:
         reason = f"{error.exc.__name__}: {error.value}"  # type: ignore[union-attr]
         raise ConfigError(f"{place}._target_={path} cannot be imported: {reason}") from error
     if target is None:
-        raise ConfigError(f"{place}._target_ must exist, but there is no {path}")
+        remedy = "; pip install '.[timm]'" if path.startswith("timm.") else ""
+        raise ConfigError(f"{place}._target_ must exist, but there is no {path}{remedy}")
     # A path like training.targets.Path.unlink begins well and ends elsewhere.
     home = getattr(target, "__module__", None)
     if not callable(target) or not isinstance(home, str) or not _is_allowed(home):

@@ -25,13 +25,17 @@ _MAX_MLFLOW_PARAMS = 100  # a call, says the MLflow REST API
 class Tracker(Protocol):
     """Where curves and pictures go; `step` counts updates."""
 
-    def scalars(self, values: dict[str, float], step: int) -> None: ...
+    def scalars(self, values: dict[str, float], step: int) -> None:
+        """Add a point to each curve."""
+        ...
 
     def picture(self, name: str, image: Tensor, step: int) -> None:
         """Show an image, uint8 3 x H x W."""
         ...
 
-    def close(self, failed: bool) -> None: ...
+    def close(self, failed: bool) -> None:
+        """Write what is left; `failed` says how the run ended."""
+        ...
 
 
 class TensorBoard:

@@ -1,0 +1,63 @@
+"""The loaders of a run against a plain DataLoader over the same build."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from runs import begin, prepare
+from torch.utils.data import DataLoader
+
+from reuseloader import ReusePolicy
+from training.config import ConfigError
+
+AUGMENTED = ("augment=digits", "data.train.limit=24", "data.val.limit=9", "batch_size=5")
+
+
+def same(first: Any, second: Any) -> bool:
+    return all(torch.equal(first[name], second[name]) for name in ("image", "label"))
+
+
+@pytest.mark.parametrize("lifetime", [1, 2, 3])
+def test_batches_are_those_of_a_plain_loader_over_the_build(lifetime: int, tmp_path: Path) -> None:
+    with begin(tmp_path / "run", *AUGMENTED, f"lifetime={lifetime}", "seed=5") as run:
+        _, loaders, _ = prepare(run)
+        policy = ReusePolicy(lifetime, 5)
+        for epoch in range(4):
+            keys = [policy.key(policy.order(i, epoch, 24), epoch) for i in range(24)]
+            assert loaders.finish is not None
+            samples = [loaders.finish(loaders.build(key), key) for key in keys]
+            plain = list(DataLoader(samples, batch_size=5))
+            found = list(loaders.train)
+            assert len(found) == len(plain)
+            assert all(same(a, b) for a, b in zip(found, plain, strict=True))
+
+
+def test_validation_is_prepared_once_for_the_whole_run(tmp_path: Path) -> None:
+    with begin(tmp_path / "run", *AUGMENTED) as run:
+        _, loaders, _ = prepare(run)
+        first = list(loaders.val)
+        assert (loaders.val.stats().built, loaders.val.stats().reused) == (9, 0)
+        for _ in range(3):
+            again = list(loaders.val)
+            assert (loaders.val.stats().built, loaders.val.stats().reused) == (0, 9)
+            assert all(same(a, b) for a, b in zip(first, again, strict=True))
+        assert sorted(path.name for path in run.cache.iterdir()) == ["train", "val"]
+
+
+def test_validation_is_not_augmented(tmp_path: Path) -> None:
+    with begin(tmp_path / "a", *AUGMENTED, "seed=1") as run:
+        first = list(prepare(run)[1].val)
+    with begin(tmp_path / "b", *AUGMENTED, "seed=2", "augment=none") as run:
+        second = list(prepare(run)[1].val)
+    assert all(same(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_data_that_does_not_fit_the_config_is_named(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ConfigError, match=r"data\.num_classes must be the number of classes"),
+        begin(tmp_path / "run", "data.num_classes=11") as run,
+    ):
+        prepare(run)
