@@ -70,10 +70,9 @@ class Run:
         self._is_begun = record.changes is None
         if self._is_begun:
             self._begin(record)
-        self._handlers = [
-            _Console(),
-            logging.FileHandler(directory / "train.log", encoding="utf-8", delay=True),
-        ]
+        delay = not self._is_begun  # a run that turns out to be finished stays as it is
+        file = logging.FileHandler(directory / "train.log", encoding="utf-8", delay=delay)
+        self._handlers = [_Console(), file]
 
     def _begin(self, record: Record) -> None:
         try:
