@@ -28,6 +28,7 @@ def content_of(step: int, size: int = 10) -> dict[str, Any]:
 
 
 def save_forever(path: Path, said: Any) -> None:
+    torch.set_num_threads(1)  # a forked process has none of its parent's threads
     for step in range(1, 10**9):
         write_checkpoint(path, content_of(step, size=1_000_000))  # 4 MB
         keep_numbered(path, step, 1)
