@@ -354,3 +354,15 @@ def test_curves_go_on_without_a_second_point_of_a_step(train: Trainer, steps: St
     events = EventAccumulator(str(run / "tensorboard"))
     events.Reload()
     assert [point.step for point in events.Scalars("train/loss")] == list(range(1, 13))
+
+
+def test_other_data_behind_the_same_name_is_refused(train: Trainer, steps: Steps) -> None:
+    steps.stops = {6: signal.SIGTERM}
+    run = train.here(*QUICK).run
+    marks = json.loads((run / "inputs.json").read_text())
+    (run / "inputs.json").write_text(json.dumps(marks | {"data.val": "other"}))
+    outcome = resume(train, run)
+    assert outcome.code == 1
+    assert "data.val must hold what it held when the run began" in outcome.err
+    (run / "inputs.json").write_text(json.dumps(marks | {"code": "older"}))
+    assert "warning: the code has changed since the run began" in resume(train, run).out
