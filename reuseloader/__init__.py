@@ -8,10 +8,12 @@ from reuseloader.sample import seeded
 from reuseloader.sampler import ReuseSampler
 from reuseloader.store import load_torch, save_torch
 from reuseloader.tensors import load_tensors, save_tensors
+from reuseloader.verify import ImpureBuildError
 
 __all__ = [
     "FOREVER",
     "FolderInUseError",
+    "ImpureBuildError",
     "ReuseDataLoader",
     "ReuseDataset",
     "ReuseKey",

@@ -40,6 +40,7 @@ from reuseloader.store import (
     save_torch,
 )
 from reuseloader.tensors import load_tensors
+from reuseloader.verify import Verification
 
 Build = Callable[[ReuseKey], Any]
 Finish = Callable[[Any, ReuseKey], Any]
@@ -130,10 +131,13 @@ class ReuseDataset(Dataset[Any]):
             that this library wrote.
         finish: ``finish(sample, key)`` returns what the user gets; it runs at every use, after
             the store, and draws from ``key.use_seed``.
+        verify: share of the reused samples, from 0 to 1, that are built again and compared bit
+            for bit; the keys choose them, so they are the same in every run.
 
     Raises:
         ValueError: an argument breaks a rule above, or the folder cannot be written.
         FolderInUseError: another process works in the folder.
+        ImpureBuildError: at an index, where ``verify`` found a difference.
     """
 
     def __init__(
@@ -147,7 +151,9 @@ class ReuseDataset(Dataset[Any]):
         save: Save = save_torch,
         load: Load = load_torch,
         finish: Finish | None = None,
+        verify: float = 0.0,
     ) -> None:
+        self._check = Verification(build, verify)
         for name, function in {"build": build, "save": save, "load": load}.items():
             _check_callable(name, function)
         if finish is not None:
@@ -247,6 +253,8 @@ class ReuseDataset(Dataset[Any]):
             sample = self._make(key)
             if not key.is_last_use:
                 self._store(sample, sample_path(self.directory, key.index), identity)
+        elif self._check.chooses(key):
+            self._check(sample, key)
         if self._finish is None:
             return sample
         return _call("finish", key, self._finish, sample, key)

@@ -37,7 +37,7 @@ class ReuseDataLoader(DataLoader[Any]):
     the workers with each index, so that a sample belongs to the epoch of the pass that asked.
 
     Args:
-        build, size, directory, fingerprint, save, load, finish: as in ``ReuseDataset``.
+        build, size, directory, fingerprint, save, load, finish, verify: as in ``ReuseDataset``.
         lifetime: epochs that a sample serves, a positive integer.
         seed: any integer, taken modulo 2^64.
         start_epoch: epoch of the first pass, from 0 up; with it a run continues after an epoch.
@@ -66,6 +66,7 @@ class ReuseDataLoader(DataLoader[Any]):
         save: Save = save_torch,
         load: Load = load_torch,
         finish: Finish | None = None,
+        verify: float = 0.0,
         **dataloader_options: Any,
     ) -> None:
         self.policy = ReusePolicy(lifetime, seed)
@@ -84,6 +85,7 @@ class ReuseDataLoader(DataLoader[Any]):
             save=save,
             load=load,
             finish=finish,
+            verify=verify,
         )
         options = dict(dataloader_options)
         self._own_generator = options.get("generator") is None

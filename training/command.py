@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -22,7 +23,10 @@ from omegaconf.errors import OmegaConfBaseException
 from reuseloader import FolderInUseError
 from training.config import ConfigError, Table, load_config, unknown_key
 from training.curriculum import expand
+from training.recorded import default_run_dir, quoted, read_config, resumed, rewrite_command
 from training.records import Record, Run, resolved
+from training.replay import check_repeatable, compare
+from training.signals import Interrupted, end_children
 from training.targets import PROJECT
 
 # ${run_id:} makes run folders differ that are named after the same second.
@@ -49,16 +53,23 @@ def begin(composed: DictConfig) -> Iterator[Run]:
         table = expand(composed, config.curriculum.table)
         record = Record(
             config=_recorded(composed, table, hydra),
-            overrides=list(hydra.overrides.task),
+            overrides=_typed(hydra),
             curriculum=table,
         )
+        if config.resume is not None:
+            config, record = resumed(Path(config.resume), config, record)
+        if config.replay is not None:
+            check_repeatable(Path(config.replay), record.config)
+            record.config["replay"] = None
         with Run(directory, config, record) as run:
             yield run
+        if config.replay is not None and not compare(Path(config.replay), directory):
+            sys.exit(1)
     except Exception as error:
         with suppress(OSError):  # an empty folder is left where the run did not begin
             directory.rmdir()
         if hydra.mode == RunMode.MULTIRUN:  # the next job begins now; this one's error would wait
-            overrides = " ".join(hydra.overrides.task)
+            overrides = " ".join(_typed(hydra))
             print(f"job {hydra.job.num} ({overrides}) failed: {explain(error)}", file=sys.stderr)
         elif isinstance(error, USER_ERRORS):
             fail(error)
@@ -75,18 +86,29 @@ def _recorded(composed: DictConfig, table: Table, hydra: Any) -> dict[str, Any]:
     return config
 
 
+def _typed(hydra: Any) -> list[str]:
+    # Unresolved: a reference to the environment may stand for a secret.
+    typed: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
+    return list(typed)
+
+
 def run_command(main: Callable[[], Any]) -> None:
     """Run Hydra's main function; end the process with one line for a user's mistake.
 
-    Exit codes: 0 when all went well, 1 after an error, 130 after CTRL-C.
+    Exit codes: 0 when all went well, 1 after an error, 128 + the number of a signal after one.
     """
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then leaves its exceptions to the lines below
     try:
+        sys.argv[1:] = _for_hydra(sys.argv[1:])
         main()
     except KeyboardInterrupt as error:
-        traceback.clear_frames(error.__traceback__)  # lets go of the loaders: their workers end
-        print("\nstopped by CTRL-C", file=sys.stderr)
-        sys.exit(130)
+        end_children()
+        traceback.clear_frames(error.__traceback__)  # lets go of the loaders
+        if not isinstance(error, Interrupted):
+            print("\nstopped by CTRL-C", file=sys.stderr)
+            sys.exit(130)
+        print(f"stopped by {error}{_how_to_go_on(error.run)}", file=sys.stderr)
+        sys.exit(128 + error.signum)
     except USER_ERRORS as error:
         fail(error)
     except OSError as error:
@@ -94,6 +116,26 @@ def run_command(main: Callable[[], Any]) -> None:
             raise
         # Hydra makes the folder before it calls anything of ours.
         fail(ConfigError(f"hydra.run.dir must be a folder that can be made: {error}"))
+
+
+def _for_hydra(arguments: list[str]) -> list[str]:
+    """Turn a command that names a recorded run into one that Hydra composes."""
+    for argument in arguments:
+        name, equals, value = argument.lstrip("+").partition("=")
+        if equals and name in ("resume", "replay") and value not in ("", "null"):
+            folder = Path(value.strip("'\"")).absolute()
+            rest = [other for other in arguments if other is not argument]
+            read_config(folder, name)
+            run_dir = quoted(folder) if name == "resume" else default_run_dir()
+            return rewrite_command(name, folder, rest, run_dir)
+    return arguments
+
+
+def _how_to_go_on(run: Path | None) -> str:
+    if run is None:
+        return ""
+    path = run.relative_to(Path.cwd()) if run.is_relative_to(Path.cwd()) else run
+    return f"; to go on: python train.py {shlex.quote(f'resume={path}')}"
 
 
 def fail(error: Exception) -> NoReturn:

@@ -80,6 +80,24 @@ class CacheConfig:
 
     directory: str | None = None
     keep: bool = False
+    verify: float = 0.0
+
+    def __post_init__(self) -> None:
+        check("cache.verify", self.verify, 0 <= self.verify <= 1, "a share from 0 to 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """How often checkpoints are written, and how many numbered ones are kept."""
+
+    every_steps: int | None = None
+    keep: int = 0
+
+    def __post_init__(self) -> None:
+        every = self.every_steps
+        holds = every is None or every >= 1
+        check("checkpoint.every_steps", every, holds, "null or a positive integer")
+        check_minimum("checkpoint.keep", self.keep, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,11 +124,18 @@ class Config:
     cache: CacheConfig
     trainer: TrainerConfig
     tracker: TrackerConfig
+    checkpoint: CheckpointConfig
+    schedule_end: int | None = None
+    resume: str | None = None
+    replay: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("lifetime", "epochs", "batch_size", "num_threads"):
             check_minimum(name, getattr(self, name), 1)
         check_minimum("num_workers", self.num_workers, 0)
+        spanned = self.schedule_end
+        holds = spanned is None or spanned >= 1
+        check("schedule_end", spanned, holds, "null or a positive integer")
         known = self.device.partition(":")[0] in DEVICES
         check("device", self.device, known, f"one of {', '.join(DEVICES)}")
 

@@ -9,7 +9,9 @@ import sys
 from importlib.metadata import distributions
 from typing import Any
 
+import numpy as np
 import torch
+import torchvision
 
 from training.targets import PROJECT
 
@@ -34,6 +36,16 @@ def describe() -> dict[str, Any]:
         "gpu": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "git": _git_state(),
         "command": sys.argv,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a result depends on most."""
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "torchvision": torchvision.__version__,
     }
 
 

@@ -13,7 +13,7 @@ import torchvision
 
 from training.build import Source
 from training.config import Config, Node, Table
-from training.targets import source_file
+from training.targets import PROJECT, source_file
 
 LOCATION_KEYS = ("root", "path", "directory")
 """Entries of a source's node that say where the data lies: their content counts instead."""
@@ -93,3 +93,12 @@ def _follow(path: str, files: dict[str, Path]) -> None:
             module = ".".join(part for part in (base, node.module) if part)
             for alias in node.names:
                 _follow(f"{module}.{alias.name}", files)
+
+
+def project_code() -> str:
+    """Return a mark of the text of every module of the project, wherever the project lies."""
+    folders = [PROJECT / "training", PROJECT / "reuseloader"]
+    files = [PROJECT / "train.py", *(file for folder in folders for file in folder.rglob("*.py"))]
+    names = sorted(file.relative_to(PROJECT).as_posix() for file in files)
+    texts = [f"{name} {sha256((PROJECT / name).read_bytes()).hexdigest()}" for name in names]
+    return sha256("\n".join(texts).encode()).hexdigest()[:16]

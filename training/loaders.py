@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,8 +13,9 @@ from reuseloader import FOREVER, ReuseDataLoader, ReuseKey, load_tensors, save_t
 from training.build import Source, Transform, compose, finish_image
 from training.config import Config, ConfigError, Node
 from training.curriculum import Steps, apply_row
-from training.fingerprint import fingerprint
+from training.fingerprint import fingerprint, project_code
 from training.records import Run
+from training.signals import leave_to_parent
 from training.targets import make, make_function
 
 
@@ -73,6 +73,8 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
     num_train = _num_train(config, train)
     single = drop_single and _leaves_one(num_train, config.batch_size)
     options = _options(config, device)
+    marks = {"data.train": train.identity(), "data.val": val.identity()}
+    run.record_inputs({**marks, "code": project_code()})
     return Loaders(
         num_train=num_train,
         num_val=len(val),
@@ -163,6 +165,7 @@ def _notes(config: Config, val: Source, single: bool) -> list[str]:
 def _options(config: Config, device: torch.device) -> dict[str, Any]:
     options: dict[str, Any] = {
         "batch_size": config.batch_size,
+        "verify": config.cache.verify,
         "num_workers": config.num_workers,
         "pin_memory": device.type == "cuda",
     }
@@ -171,11 +174,6 @@ def _options(config: Config, device: torch.device) -> dict[str, Any]:
             "prefetch_factor": config.loader.prefetch_factor,
             "persistent_workers": config.loader.persistent_workers,
             "multiprocessing_context": config.loader.multiprocessing_context,
-            "worker_init_fn": _leave_interrupts_to_parent,
+            "worker_init_fn": leave_to_parent,
         }
     return options
-
-
-def _leave_interrupts_to_parent(_: int) -> None:
-    # CTRL-C reaches every process of the terminal; the parent ends its workers itself.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
+from reuseloader import ReuseDataLoader
 from training.console import describe, progress, report_end, report_epoch
 from training.device import Batch, Preprocess, Wait, autocast, repeat, to_device
 from training.loaders import Loaders
@@ -21,7 +23,9 @@ from training.options import TrainerConfig
 from training.pictures import show_confusion, show_samples
 from training.randomness import aside
 from training.records import Run
-from training.state import State, TrainLoss, evaluation_mode, load_weights, make_state
+from training.resume import restore
+from training.signals import Interrupted
+from training.state import Progress, State, evaluation_mode, load_weights, make_state
 from training.tracking import Trackers
 
 log = logging.getLogger("training")
@@ -40,6 +44,7 @@ CURVES = {
 """Column of metrics.csv -> curve of the trackers; a curve runs over updates."""
 
 Row = dict[str, Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,50 +83,95 @@ def fit(run: Run, model: nn.Module, loaders: Loaders, device: torch.device) -> f
     state = make_state(run.config, model, device, plan)
     prepare = Preprocess(run.config, device)
     rows: list[Row] = []
-    with Trackers.of(run.directory, run.config.tracker) as trackers:
+    if run.config.resume is not None:
+        restored = restore(run, state, loaders, plan)
+        if restored is None:
+            return state.best.value
+        rows += restored
+    with aside():
+        first_step = state.step + 1 if state.step > 0 else 0  # the step itself has its points
+        opened = Trackers.of(run.directory, run.config.tracker, first_step)
+    with opened as trackers:
         job = Job(run=run, plan=plan, loaders=loaders, prepare=prepare, trackers=trackers)
         describe(run.config, plan, loaders, model, device)
         show_samples(trackers, loaders, run.config.tracker.num_pictures, state.step)
-        for state.epoch in range(plan.epochs):
-            start = perf_counter()
-            row = train_epoch(job, state)
-            if plan.evaluates(state.epoch):
-                row |= evaluate_epoch(job, state)
-            state.schedule.after_epoch(row.get(job.trainer.monitor))
+        try:
+            for epoch in range(state.epoch, plan.epochs):
+                rows.append(run_epoch(job, state, epoch))
+                if stops_early(job, state):
+                    break
+        except Interrupted as interruption:
             save(job, state)
-            rows.append(write_row(job, row | {"epoch_s": round(perf_counter() - start, 4)}))
-            if stops_early(job, state):
-                break
+            interruption.run = run.directory
+            raise
         show_confusion(trackers, state.best.confusion, loaders.classes, state.step)
     report_end(run, state.best, rows)
     return state.best.value
 
 
+def run_epoch(job: Job, state: State, epoch: int) -> Row:
+    """Train an epoch, or the rest of it; evaluate and write it down, then save."""
+    start = perf_counter()
+    if epoch != state.epoch:
+        state.begin_epoch(epoch)
+    earlier = state.progress.train_s
+    row = train_epoch(job, state)
+    if job.plan.evaluates(epoch):
+        row |= evaluate_epoch(job, state)
+    state.schedule.after_epoch(row.get(job.trainer.monitor))
+    row = write_row(job, row | {"epoch_s": round(earlier + perf_counter() - start, 4)})
+    save(job, state, ended=True)  # after the row: a run that goes on writes the later rows anew
+    return row
+
+
 def train_epoch(job: Job, state: State) -> Row:
-    """Train one epoch; return what is known of it without an evaluation."""
-    start, wait = perf_counter(), Wait()
-    state.losses = TrainLoss()
-    batches = islice(job.loaders.train, job.plan.limit)
-    bar = progress(batches, state.epoch, job.plan.num_batches)
-    on_device = to_device(wait.of(bar), job.prepare.device)
-    for window in windows(repeat(on_device, job.trainer.echo), job.trainer.accumulate):
+    """Train one epoch, or the rest of it; return what is known of it without an evaluation."""
+    start, wait, before = perf_counter(), Wait(), state.progress
+    accumulate, echo = job.trainer.accumulate, job.trainer.echo
+    limit = None if job.plan.limit is None else job.plan.limit - before.num_batches
+    batches = islice(job.loaders.train, limit)
+    bar = progress(batches, state.epoch, job.plan.num_batches - before.num_batches)
+    split = windows(repeat(to_device(wait.of(bar), job.prepare.device), echo), accumulate)
+    whole = math.lcm(echo, accumulate) // accumulate  # updates after which no batch is half used
+
+    def note(num_batches: int) -> None:
+        seconds = before.train_s + perf_counter() - start
+        stats = job.loaders.train.stats()
+        state.progress = Progress(
+            num_batches=num_batches,
+            built=before.built + stats.built,
+            reused=before.reused + stats.reused,
+            wait_s=before.wait_s + wait.seconds,
+            train_s=seconds,
+        )
+
+    for number, window in enumerate(stoppable(job, split, job.loaders.train, whole), 1):
         update(job.trainer, state, job.prepare, window)
         if state.step % job.run.config.tracker.log_every == 0:
             loss = state.losses.read(state.epoch)
             job.trackers.scalars({"train/loss": loss, "train/lr": state.lr}, state.step)
+        if number % whole == 0:
+            note(before.num_batches + number * accumulate // echo)
+            save_if_due(job, state)
     state.losses.read(state.epoch)
     state.check_weights()
-    stats = job.loaders.train.stats()
+    note(job.plan.num_batches)
+    done = state.progress
     return {
         "epoch": state.epoch,
         "train_loss": state.losses.mean,
         "lr": state.lr,
-        "built": stats.built,
-        "reused": stats.reused,
-        "wait_s": round(wait.seconds, 4),
-        "samples_per_s": round((stats.built + stats.reused) / (perf_counter() - start), 1),
+        "built": done.built,
+        "reused": done.reused,
+        "wait_s": round(done.wait_s, 4),
+        "samples_per_s": round((done.built + done.reused) / done.train_s, 1),
         "step": state.step,
     }
+
+
+def stoppable(job: Job, items: Iterable[T], loader: ReuseDataLoader, every: int = 1) -> Iterator[T]:
+    """Yield items; where a signal came, raise before the first and after each `every` of them."""
+    return job.run.signals.between(items, loader.num_workers > 0, every)
 
 
 def windows(batches: Iterable[Batch], size: int) -> Iterator[Iterator[Batch]]:
@@ -192,7 +242,8 @@ def evaluate(job: Job, model: nn.Module) -> Evaluation:
     meters = Meters(job.run.config.data.num_classes, job.prepare.device)
     batches = islice(job.loaders.val, job.plan.limit)
     with aside(), evaluation_mode(model):
-        for batch in to_device(batches, job.prepare.device):
+        on_device = to_device(batches, job.prepare.device)
+        for batch in stoppable(job, on_device, job.loaders.val):
             images, labels = job.prepare.for_evaluation(batch)
             with autocast(job.prepare.device, job.trainer.precision):
                 logits = model(images)
@@ -220,12 +271,25 @@ def evaluate_checkpoint(
     return values[run.config.trainer.monitor]
 
 
-def save(job: Job, state: State) -> None:
-    """Write the checkpoints of an epoch's end."""
+def save(job: Job, state: State, ended: bool = False) -> None:
+    """Write a checkpoint, at the end of an epoch also the best one."""
+    place = (state.epoch + 1, 0) if ended else (state.epoch, state.progress.num_batches)
     checkpoint = state.checkpoint()
-    if state.best.epoch == state.epoch:
+    checkpoint["loader"] = {
+        **job.loaders.train.state_dict(),  # which counts a batch as soon as it is taken
+        **dict(zip(("epoch", "num_batches"), place, strict=True)),
+    }
+    if ended and state.best.epoch == state.epoch:
         job.run.save_checkpoint("best", checkpoint)
     job.run.save_checkpoint("last", checkpoint)
+    state.saved = state.step
+
+
+def save_if_due(job: Job, state: State) -> None:
+    """Write a checkpoint where `checkpoint.every_steps` asks for one."""
+    every = job.run.config.checkpoint.every_steps
+    if every is not None and state.step // every > state.saved // every:
+        save(job, state)
 
 
 def write_row(job: Job, row: Row) -> Row:

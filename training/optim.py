@@ -28,6 +28,7 @@ class Plan:
         accumulate: batches an update, repetitions of a batch counted.
         echo: uses of a batch.
         evaluate_every: epochs between evaluations.
+        schedule_end: epochs that the schedule spans; past them the rate stays. None for all.
     """
 
     epochs: int
@@ -36,6 +37,7 @@ class Plan:
     accumulate: int = 1
     echo: int = 1
     evaluate_every: int = 1
+    schedule_end: int | None = None
 
     @classmethod
     def of(cls, config: Config, num_batches: int) -> Plan:
@@ -49,6 +51,7 @@ class Plan:
             accumulate=trainer.accumulate,
             echo=trainer.echo,
             evaluate_every=trainer.evaluate_every,
+            schedule_end=None if trainer.fast_dev_run else config.schedule_end,
         )
 
     @property
@@ -63,7 +66,8 @@ class Plan:
 
     def evaluates(self, epoch: int) -> bool:
         """Say whether an epoch ends with an evaluation; the last one always does."""
-        return (epoch + 1) % self.evaluate_every == 0 or epoch + 1 == self.epochs
+        last = (self.epochs, self.schedule_end)
+        return (epoch + 1) % self.evaluate_every == 0 or epoch + 1 in last
 
 
 def make_optimizer(node: Node, model: nn.Module) -> Optimizer:
@@ -114,7 +118,9 @@ class Schedule:
             rule = "epoch for a schedule that watches an evaluation"
             check("schedule.step_each", self.each, self.each == "epoch", rule)
             node.setdefault("mode", MONITORS[monitor])
-        total = plan.total_steps if self.each == "update" else plan.epochs
+        epochs = plan.schedule_end or plan.epochs
+        total = epochs * plan.steps_per_epoch if self.each == "update" else epochs
+        self.total = math.inf if plan.schedule_end is None else total
         node = {name: total if value == "total_steps" else value for name, value in node.items()}
         self.scheduler: LRScheduler = make(node, "schedule", optimizer)
 
@@ -130,10 +136,24 @@ class Schedule:
         elif self.watches and value is not None:
             self.scheduler.step(value)
 
+    def scale(self, factor: float) -> None:
+        """Multiply every rate that the scheduler knows of, the present and the coming ones."""
+        if factor == 1:
+            return
+        for group in self.scheduler.optimizer.param_groups:
+            for name in ("lr", "initial_lr", "max_lr", "min_lr"):
+                if name in group:
+                    group[name] *= factor
+        for name in ("base_lrs", "max_lrs", "_last_lr"):
+            if hasattr(self.scheduler, name):
+                rates = [rate * factor for rate in getattr(self.scheduler, name)]
+                setattr(self.scheduler, name, rates)
+
     def _step(self) -> None:
-        # OneCycleLR has this many rates; asked for one more it begins to climb again.
+        # OneCycleLR has this many rates; asked for one more it begins to climb again, as cosines
+        # do after `total` steps.
         num_rates = getattr(self.scheduler, "total_steps", math.inf)
-        if self.scheduler.last_epoch + 1 < num_rates:
+        if self.scheduler.last_epoch + 1 < min(num_rates, self.total + 1):
             self.scheduler.step()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import logging
 import os
@@ -15,7 +16,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
-import torch
 import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -23,7 +23,9 @@ from omegaconf.resolvers import oc
 from tqdm import tqdm
 
 from training import environment
+from training.checkpoint import keep_numbered, write_checkpoint
 from training.config import Config, ConfigError, Table
+from training.signals import Signals
 
 log = logging.getLogger("training")
 
@@ -39,13 +41,15 @@ class Record:
     config: dict[str, Any]
     overrides: list[str]
     curriculum: Table
+    changes: dict[str, Any] | None = None  # name -> value, in a run that continues
 
 
 class Run:
     """A run folder; as a context manager it keeps `status.json` true to the end.
 
     Args:
-        directory: made here; refused where a run was recorded before.
+        directory: made here; refused where a run was recorded before. Where the record has
+            `changes` it is a run's, and stays as it is until `go_on`.
         config: what the run does.
         record: what is written before the first step.
 
@@ -60,19 +64,29 @@ class Run:
         self.cache = Path(config.cache.directory or directory / "cache")
         self._remove_cache = config.cache.directory is None and not config.cache.keep
         self.checkpoints = directory / "checkpoints"
+        self.signals = Signals(at_once=lambda: self._status("interrupted"))
+        self._record = record
+        self._metrics: TextIO | None = None
+        self._is_begun = record.changes is None
+        if self._is_begun:
+            self._begin(record)
+        delay = not self._is_begun  # a run that turns out to be finished stays as it is
+        file = logging.FileHandler(directory / "train.log", encoding="utf-8", delay=delay)
+        self._handlers = [_Console(), file]
+
+    def _begin(self, record: Record) -> None:
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
-            with open(
-                directory / "config.yaml", "x", encoding="utf-8"
-            ) as file:  # fails where there is one
+            # fails where there is one
+            with open(self.directory / "config.yaml", "x", encoding="utf-8") as file:
                 yaml.safe_dump(record.config, file, sort_keys=False)
         except FileExistsError as error:
             raise ConfigError(
-                f"hydra.run.dir must be a new folder, but {directory} holds a run already"
+                f"hydra.run.dir must be a new folder, but {self.directory} holds a run already"
             ) from error
         except OSError as error:
             raise ConfigError(
-                f"hydra.run.dir must be a folder that can be written, but got {directory}: "
+                f"hydra.run.dir must be a folder that can be written, but got {self.directory}: "
                 f"{error.strerror}"
             ) from error
         self._write("overrides", "".join(f"{line}\n" for line in record.overrides))
@@ -80,14 +94,51 @@ class Run:
         self._write("environment.json", json.dumps(environment.describe(), indent=2) + "\n")
         if diff := environment.git_diff():
             self._write("environment.diff", diff)
-        self._metrics: TextIO | None = None
         self._status("running")
-        self._handlers = [
-            _Console(),
-            logging.FileHandler(directory / "train.log", encoding="utf-8"),
-        ]
+
+    def go_on(self, epoch: int, step: int) -> list[dict[str, Any]]:
+        """Write down that the run goes on with an epoch; forget what was measured from there on.
+
+        Returns:
+            The rows of `metrics.csv` before that epoch, in which times are numbers.
+        """
+        self._is_begun = True
+        self._status("running")
+        table = read_metrics(self.directory)
+        kept = [row for row in table if int(row["epoch"]) < epoch]
+        if kept != table or not kept:
+            self._write("metrics.csv", as_csv(kept))
+        changes = self._record.changes
+        self._write("config.yaml", yaml.safe_dump(self._record.config, sort_keys=False))
+        again = {"time": _now(), "epoch": epoch, "step": step, "changes": changes}
+        with open(self.directory / "resumes.yaml", "a", encoding="utf-8") as file:
+            yaml.safe_dump([again], file, sort_keys=False)
+        return [row | {name: float(row[name]) for name in ("wait_s", "epoch_s")} for row in kept]
+
+    def record_inputs(self, marks: dict[str, str]) -> None:
+        """Write down the marks of code and data, or compare them where the run goes on.
+
+        Raises:
+            ConfigError: the data is not what the run began with.
+        """
+        file = self.directory / "inputs.json"
+        if self._is_begun:
+            self._write(file.name, json.dumps(marks, indent=2) + "\n")
+            return
+        recorded = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        for name, mark in marks.items():
+            before = recorded.get(name, mark)
+            if before == mark:
+                continue
+            if name != "code":
+                raise ConfigError(
+                    f"{name} must hold what it held when the run began, but its content has "
+                    f"changed: {before} is {mark} now"
+                )
+            log.warning("the code has changed since the run began: results may differ")
 
     def __enter__(self) -> Run:
+        self.signals.install()
         self._handlers[1].setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         for name in ("training", "py.warnings"):
             logger = logging.getLogger(name)
@@ -105,18 +156,12 @@ class Run:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if kind is KeyboardInterrupt:
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
             log.warning("interrupted; what is recorded and prepared stays in %s", self.directory)
         log.handlers = [self._handlers[1]]  # the screen is for the command, which reports errors
-        if kind is None:
-            self._status("done")
-            if self._remove_cache:
-                shutil.rmtree(self.cache, ignore_errors=True)
-        elif kind is KeyboardInterrupt:
-            self._status("interrupted")
-        else:
-            self._status("failed", f"{kind.__name__}: {error}")
-            log.error("failed", exc_info=error)
+        if self._is_begun:
+            self._end(kind, error)
+        self.signals.restore()
         warnings.formatwarning = self._format_warning
         logging.captureWarnings(False)
         for name in ("training", "py.warnings"):
@@ -125,28 +170,37 @@ class Run:
         if self._metrics is not None:
             self._metrics.close()
 
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
+        if kind is None:
+            self._status("done")
+            if self._remove_cache:
+                shutil.rmtree(self.cache, ignore_errors=True)
+        elif issubclass(kind, KeyboardInterrupt):
+            self._status("interrupted")
+        else:
+            self._status("failed", f"{kind.__name__}: {error}")
+            log.error("failed", exc_info=error)
+
     def add_metrics(self, row: dict[str, Any]) -> None:
         """Append an epoch to `metrics.csv`."""
         if self._metrics is None:
-            self._metrics = open(self.directory / "metrics.csv", "w", newline="")  # noqa: SIM115
-            csv.DictWriter(self._metrics, row).writeheader()
+            self._metrics = open(self.directory / "metrics.csv", "a", newline="", encoding="utf-8")  # noqa: SIM115
+            if self._metrics.tell() == 0:
+                csv.DictWriter(self._metrics, row).writeheader()
         csv.DictWriter(self._metrics, row).writerow(row)
         self._metrics.flush()
 
     def save_checkpoint(self, name: str, state: dict[str, Any]) -> None:
         """Write `checkpoints/<name>.pt` whole: the previous one stays until it is there."""
         path = self.checkpoints / f"{name}.pt"
-        temporary = path.with_suffix(".tmp")
-        with open(temporary, "wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        write_checkpoint(path, state)
+        if name == "last":
+            keep_numbered(path, state["step"], self.config.checkpoint.keep)
 
     def _status(self, status: str, error: str | None = None) -> None:
         state = {
             "status": status,
-            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "time": _now(),
             "pid": os.getpid(),
             "error": error,
         }
@@ -156,6 +210,30 @@ class Run:
         temporary = self.directory / f"{name}.tmp"
         temporary.write_text(text, encoding="utf-8", errors="replace")
         os.replace(temporary, self.directory / name)
+
+
+def read_metrics(directory: Path) -> list[dict[str, str]]:
+    """Return the rows of `metrics.csv`; one that a kill cut short is left out."""
+    try:
+        with open(directory / "metrics.csv", newline="", encoding="utf-8") as file:
+            table = list(csv.DictReader(file))
+    except FileNotFoundError:
+        return []
+    return [row for row in table if None not in row.values() and row["epoch"].isdigit()]
+
+
+def as_csv(table: list[dict[str, str]]) -> str:
+    """Return rows as the text of a file; of none, nothing."""
+    text = io.StringIO()
+    if table:
+        writer = csv.DictWriter(text, table[0])
+        writer.writeheader()
+        writer.writerows(table)
+    return text.getvalue()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 class _Console(logging.Handler):

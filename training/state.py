@@ -17,6 +17,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from training.checks import ConfigError
 from training.config import Config
+from training.environment import versions
 from training.optim import Plan, Schedule, make_optimizer
 from training.options import MONITORS
 from training.randomness import random_states, restore_random_states
@@ -99,6 +100,23 @@ class TrainLoss:
         return self.sum / self.num_samples if self.num_samples else math.nan
 
 
+@dataclass(frozen=True)
+class Progress:
+    """What an epoch has come to so far.
+
+    Attributes:
+        num_batches: batches of the loader that are trained on.
+        built, reused: samples of these.
+        wait_s, train_s: seconds waited for them, and seconds in all.
+    """
+
+    num_batches: int = 0
+    built: int = 0
+    reused: int = 0
+    wait_s: float = 0.0
+    train_s: float = 0.0
+
+
 @dataclass
 class State:
     """What training changes, with what changes it.
@@ -113,7 +131,9 @@ class State:
         epoch: the current epoch, from 0 up.
         step: updates made so far; one that fp16 skipped is none.
         lr: the rate of the latest update.
-        losses: of the current epoch.
+        base_lr: the rate that the config names, where it names one.
+        losses, progress: of the current epoch.
+        saved: the step of the latest checkpoint.
     """
 
     model: nn.Module
@@ -126,12 +146,19 @@ class State:
     epoch: int = 0
     step: int = 0
     lr: float = 0.0
+    base_lr: float | None = None
     losses: TrainLoss = field(default_factory=TrainLoss)
+    progress: Progress = Progress()
+    saved: int = 0
 
     @property
     def evaluated(self) -> nn.Module:
         """The model that is evaluated: the moving average where there is one."""
         return self.model if self.ema is None else self.ema.module
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Begin an epoch."""
+        self.epoch, self.losses, self.progress = epoch, TrainLoss(), Progress()
 
     def check_weights(self) -> None:
         """Make sure that the weights can be saved: the loss shows a bad update only at the next.
@@ -146,7 +173,13 @@ class State:
             )
 
     def checkpoint(self) -> dict[str, Any]:
-        """Return all that it takes to continue, loadable with `weights_only=True`."""
+        """Return all that it takes to continue, loadable with `weights_only=True`.
+
+        Raises:
+            FloatingPointError: a loss or a weight is not finite: there is nothing to continue.
+        """
+        self.losses.read(self.epoch)
+        self.check_weights()
         # Some schedulers of torch 2.1 keep functions there, which are not loaded as weights.
         scheduler = self.schedule.scheduler.state_dict().items()
         return {
@@ -158,18 +191,32 @@ class State:
             "random": random_states(),
             "epoch": self.epoch,
             "step": self.step,
+            "lr": self.lr,
+            "base_lr": self.base_lr,
+            "losses": {"sum": self.losses.sum, "num_samples": self.losses.num_samples},
+            "progress": dict(vars(self.progress)),
             "best": dict(vars(self.best)),
+            "versions": versions(),
         }
 
     def restore(self, checkpoint: dict[str, Any]) -> None:
-        """Continue from what `checkpoint` returned; the epoch is the one that had ended then."""
+        """Continue from what `checkpoint` returned; a new rate of the config's holds from now on.
+
+        Raises:
+            RuntimeError, ValueError, KeyError: it is another model's, or another optimizer's.
+        """
         self.model.load_state_dict(checkpoint["model"])
         if self.ema is not None:
             self.ema.load_state_dict(checkpoint["ema"])
         self.optimizer.load_state_dict(checkpoint["optimizer"])
         self.schedule.scheduler.load_state_dict(checkpoint["scheduler"])
         self.scaler.load_state_dict(checkpoint["scaler"])
-        self.epoch, self.step = checkpoint["epoch"], checkpoint["step"]
+        if None not in (self.base_lr, checkpoint["base_lr"]):
+            self.schedule.scale(self.base_lr / checkpoint["base_lr"])  # type: ignore[operator]
+        self.epoch, self.step, self.lr = (checkpoint[name] for name in ("epoch", "step", "lr"))
+        self.losses = TrainLoss(**checkpoint["losses"])
+        self.progress = Progress(**checkpoint["progress"])
+        self.saved = self.step
         self.best = Best(**checkpoint["best"])
         restore_random_states(checkpoint["random"])
 
@@ -204,6 +251,7 @@ def make_state(config: Config, model: nn.Module, device: torch.device, plan: Pla
         schedule=schedule,
         scaler=_make_scaler(device, enabled=trainer.precision == "fp16"),
         best=Best.of(trainer.monitor),
+        base_lr=config.optimizer.get("lr"),
         ema=ema,
         loss=partial(F.cross_entropy, label_smoothing=trainer.label_smoothing),
     )

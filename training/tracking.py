@@ -15,6 +15,7 @@ from torchvision.transforms.v2.functional import to_pil_image
 
 from training.checks import ConfigError
 from training.options import TrackerConfig
+from training.randomness import aside
 
 log = logging.getLogger("training")
 
@@ -193,7 +194,8 @@ class Trackers:
     def _each(self, method: str, *arguments: Any) -> None:
         for name, tracker in list(self._trackers.items()):
             try:
-                getattr(tracker, method)(*arguments)
+                with aside():
+                    getattr(tracker, method)(*arguments)
             except Exception as error:
                 _say(name, error)
                 del self._trackers[name]

@@ -1,0 +1,94 @@
+"""A share of the reused samples is built again: a build that is not pure is found."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from builds import Point, draw
+
+from reuseloader import ImpureBuildError, ReuseDataLoader, ReuseDataset, ReuseKey, ReusePolicy
+from reuseloader.verify import Verification, differences
+
+
+def impure(key: ReuseKey) -> dict[str, Any]:
+    return {**draw(key), "noise": torch.rand(4)}
+
+
+def make(folder: Path, build: Any = draw, share: Any = 1.0) -> ReuseDataset:
+    return ReuseDataset(build, 40, folder, ReusePolicy(9, seed=3), verify=share)
+
+
+def test_a_pure_build_passes(tmp_path: Path) -> None:
+    dataset = make(tmp_path)
+    first, second = list(dataset), list(dataset)
+    assert all(torch.equal(a["x"], b["x"]) for a, b in zip(first, second, strict=True))
+    assert dataset.stats().built + dataset.stats().reused == 80
+    assert dataset.stats().reused > 30
+
+
+def test_what_is_drawn_from_elsewhere_is_an_error(tmp_path: Path) -> None:
+    dataset = make(tmp_path, impure)
+    dataset[5]
+    message = r"at index=5, epoch=0, generation=0 .* sample\['noise'\], torch.float32 \(4,\), dif"
+    with pytest.raises(ImpureBuildError, match=message):
+        dataset[5]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_error_comes_out_of_a_worker(tmp_path: Path, num_workers: int) -> None:
+    loader = ReuseDataLoader(
+        impure, 40, tmp_path, lifetime=9, verify=1.0, batch_size=8, num_workers=num_workers
+    )
+    list(loader)
+    with pytest.raises(ImpureBuildError, match="must make the same sample from the same key"):
+        list(loader)
+
+
+def test_it_is_off_by_default(tmp_path: Path) -> None:
+    dataset = ReuseDataset(impure, 40, tmp_path, ReusePolicy(9))
+    assert len(list(dataset)) == len(list(dataset)) == 40
+
+
+def test_the_keys_choose_the_same_share_in_every_run() -> None:
+    policy = ReusePolicy(10**6, seed=3)
+    keys = [policy.key(index, epoch) for index in range(1000) for epoch in range(20)]
+    chosen = [[Verification(draw, 0.1).chooses(key) for key in keys] for _ in range(2)]
+    assert chosen[0] == chosen[1]
+    assert 1800 < sum(chosen[0]) < 2200
+    assert not any(Verification(draw, 0.0).chooses(key) for key in keys)
+    assert all(Verification(draw, 1).chooses(key) for key in keys)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5, "1", None, True, float("nan")])
+def test_a_share_that_is_none_is_refused(tmp_path: Path, share: Any) -> None:
+    with pytest.raises(ValueError, match="verify must be a share from 0 to 1, but got verify="):
+        make(tmp_path, share=share)
+
+
+@pytest.mark.parametrize(
+    ("stored", "built", "text"),
+    [
+        (1, 1.0, "sample was int and is float"),
+        ({"a": 1}, {"b": 1}, "sample had the keys ['a'] and has ['b']"),
+        ([1, 2], [1, 3], "sample[1] was 2 and is 3"),
+        ((1,), (1, 2), "sample had 1 items and has 2"),
+        (torch.zeros(2), torch.zeros(3), "sample was torch.float32 (2,) and is torch.float32 (3,)"),
+        (torch.zeros(2), -torch.zeros(2), "sample, torch.float32 (2,), differs in 2 of 8 bytes"),
+        (np.zeros(2), np.ones(2), "sample, float64 (2,), differs in 4 of 16 bytes"),
+        (np.int64(1), np.int32(1), "sample was int64 and is int32"),
+        (Point(torch.ones(1), "a"), Point(torch.ones(1), "b"), "sample.name was 'a' and is 'b'"),
+    ],
+)
+def test_what_differs_is_named(stored: Any, built: Any, text: str) -> None:
+    assert list(differences(stored, built)) == [text]
+    assert list(differences(stored, pickle.loads(pickle.dumps(stored)))) == []
+
+
+def test_equal_values_have_no_difference() -> None:
+    nan = torch.tensor([float("nan")])
+    assert list(differences([nan, float("nan"), None, "a"], [nan, float("nan"), None, "a"])) == []

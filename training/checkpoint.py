@@ -1,0 +1,149 @@
+"""Checkpoint files: written whole or not at all, and believed only where they are whole."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import zlib
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+from training.checks import ConfigError
+
+# Behind the zip that torch.save writes (torch.load does not mind): magic, epoch and batch to go on
+# with, bytes before the trailer, and the CRC-32 of all that.
+_TRAILER = struct.Struct("<8sQQQI")
+_MAGIC = b"reuse\x00ck"
+
+PARTS = frozenset(
+    {"model", "ema", "optimizer", "scheduler", "scaler", "random", "best", "epoch", "step"}
+    | {"lr", "base_lr", "losses", "progress", "loader", "versions"}
+)
+"""The entries of a checkpoint."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint that was read, and what is wrong with newer ones."""
+
+    path: Path
+    content: dict[str, Any]
+    damaged: list[str]
+
+
+def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
+    """Write a file that `torch.load(path, weights_only=True)` opens; keep an older one till then.
+
+    Args:
+        path: ends in `.pt`.
+        content: `loader` says with which epoch and batch to go on.
+    """
+    temporary = path.with_suffix(".tmp")
+    with open(temporary, "wb+") as file:
+        torch.save(content, file)
+        length = file.tell()
+        place = content.get("loader") or {"epoch": 0, "num_batches": 0}
+        head = _TRAILER.pack(_MAGIC, place["epoch"], place["num_batches"], length, 0)[:-4]
+        checksum = zlib.crc32(head, _checksum(file, length))
+        file.write(head + checksum.to_bytes(4, "little"))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    with suppress(OSError):  # the new name, too, has to outlive a power cut
+        folder = os.open(path.parent, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+
+
+def keep_numbered(path: Path, step: int, keep: int) -> None:
+    """Keep a checkpoint under the number of its step, and of these the newest so many."""
+    if keep == 0:
+        return
+    numbered = path.with_name(f"step-{step:08d}.pt")
+    with suppress(FileNotFoundError):
+        numbered.unlink()
+    try:
+        os.link(path, numbered)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(path, numbered)
+    for older in sorted(path.parent.glob("step-*.pt"))[:-keep]:
+        older.unlink()
+
+
+def read_newest(folder: Path, run: Path) -> Found:
+    """Read the newest checkpoint that is whole.
+
+    Args:
+        folder: of the checkpoints.
+        run: of the run, for messages.
+
+    Raises:
+        ConfigError: there is no whole one, or the newest lacks a part.
+    """
+    paths = sorted(folder.glob("*.pt"), key=_place, reverse=True)
+    damaged = []
+    for path in paths:
+        reason, content = _read(path)
+        if content is None:
+            damaged.append(f"{path} is damaged ({reason})")
+            continue
+        missing = sorted(PARTS - content.keys())
+        if missing:
+            raise ConfigError(f"{path} must be a checkpoint of a run, but lacks {missing[0]}")
+        return Found(path, content, damaged)
+    reason = "; ".join(damaged) or "there is none"
+    raise ConfigError(
+        f"resume must be a run with a whole checkpoint, but got resume={run}: {reason}"
+    )
+
+
+def _place(path: Path) -> tuple[int, int, int, bool]:
+    """Order checkpoints by how far they had come; one without a trailer, by its name alone."""
+    trailer = _trailer(path)
+    is_last = path.name == "last.pt"
+    return (1, *trailer[:2], is_last) if trailer else (2 * is_last, 0, 0, is_last)
+
+
+def _trailer(path: Path) -> tuple[int, int, int, int] | None:
+    try:
+        with open(path, "rb") as file:
+            file.seek(-_TRAILER.size, os.SEEK_END)
+            magic, *values = _TRAILER.unpack(file.read())
+    except OSError:  # also where the file is shorter than that
+        return None
+    return tuple(values) if magic == _MAGIC else None  # type: ignore[return-value]
+
+
+def _read(path: Path) -> tuple[str, dict[str, Any] | None]:
+    """Return a checkpoint, or why it is not whole."""
+    trailer = _trailer(path)
+    try:
+        if trailer is not None:
+            epoch, batch, length, expected = trailer
+            head = _TRAILER.pack(_MAGIC, epoch, batch, length, 0)[:-4]
+            with open(path, "rb") as file:
+                if expected != zlib.crc32(head, _checksum(file, length)):
+                    return "its checksum does not agree with its content", None
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever another program's file makes torch.load raise
+        return str(error).partition("\n")[0] or type(error).__name__, None
+    if not isinstance(content, dict):
+        return "it holds no checkpoint", None
+    return "", content
+
+
+def _checksum(file: BinaryIO, length: int) -> int:
+    file.seek(0)
+    checksum = 0
+    while length > 0:
+        piece = file.read(min(length, 1 << 20))
+        if not piece:
+            return -1  # shorter than it says
+        checksum = zlib.crc32(piece, checksum)
+        length -= len(piece)
+    return checksum

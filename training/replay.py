@@ -1,0 +1,133 @@
+"""Repeating a recorded run: what differs around it, and whether the numbers are the same."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from training import environment
+from training.checks import ConfigError
+from training.recorded import REPEATABLE, changes, check_changes, read_config
+from training.records import read_metrics
+
+_NOT_COMPARED = ("wait_s", "epoch_s", "samples_per_s", "built", "reused")
+"""Times; and what was built and what was found, which depends on where a run was interrupted."""
+
+_COMMAND_ONLY = ("command", "torch.num_threads", "git.untracked")
+
+
+def check_repeatable(folder: Path, given: dict[str, Any]) -> None:
+    """Refuse what would make another run of it, and say what is different around it.
+
+    Args:
+        folder: of the recorded run.
+        given: the config of the coming one.
+
+    Raises:
+        ConfigError: a value differs that matters, or the run's own rate was changed on its way.
+    """
+    found = changes(read_config(folder, "replay"), given)
+    check_changes(found, REPEATABLE, "replay", folder)
+    for again in _read_yaml(folder / "resumes.yaml"):
+        if "optimizer.lr" in again["changes"]:
+            old, new = again["changes"]["optimizer.lr"]
+            raise ConfigError(
+                f"replay must be a run of one rate, but got replay={folder}: "
+                f"it went on with optimizer.lr={new} after {old} in epoch {again['epoch']}"
+            )
+    for name, (old, new) in found.items():
+        print(f"different: {name} was {old} and is {new}")
+    recorded = folder / "environment.json"
+    if not recorded.exists():
+        print("different: the recorded environment is not known")
+        return
+    for line in environment_differences(
+        json.loads(recorded.read_text(encoding="utf-8")), environment.describe()
+    ):
+        print(f"different: {line}")
+
+
+def _read_yaml(file: Path) -> Any:
+    return yaml.safe_load(file.read_text(encoding="utf-8")) if file.exists() else []
+
+
+def environment_differences(old: Any, new: Any, name: str = "") -> Iterator[str]:
+    """Yield a line for each version, commit and part of the hardware that differs."""
+    if name in _COMMAND_ONLY:
+        return
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted(old.keys() | new.keys()):
+            inner = f"{name}.{key}" if name else key
+            yield from environment_differences(old.get(key), new.get(key), inner)
+    elif old != new:
+        yield f"{name} was {old} and is {new}"
+
+
+def compare(recorded: Path, repeated: Path) -> bool:
+    """Print `identical`, or where two runs differ first; say whether they are identical."""
+    for line in input_differences(recorded, repeated):
+        print(f"different: {line}")
+    before, after = read_metrics(recorded), read_metrics(repeated)
+    status = json.loads((recorded / "status.json").read_text(encoding="utf-8"))["status"]
+    if status != "done":
+        print(f"the recorded run is {status}: its {len(before)} epochs are compared")
+        after = after[: len(before)]
+    difference = first_difference(before, after)
+    if difference is None and status == "done":
+        marks = [hash_weights(run) for run in (recorded, repeated)]
+        if marks[0] != marks[1]:
+            difference = f"final weights: recorded {marks[0]}, now {marks[1]}"
+    print("identical" if difference is None else f"not identical: {difference}")
+    return difference is None
+
+
+def input_differences(recorded: Path, repeated: Path) -> Iterator[str]:
+    """Yield a line for each mark of code or data that differs."""
+    files = [run / "inputs.json" for run in (recorded, repeated)]
+    if all(file.exists() for file in files):
+        old, new = (json.loads(file.read_text(encoding="utf-8")) for file in files)
+        yield from environment_differences(old, new)
+
+
+def first_difference(before: list[dict[str, str]], after: list[dict[str, str]]) -> str | None:
+    """Return the first epoch and column in which two tables differ."""
+    for old, new in zip(before, after, strict=False):
+        for name in [*old, *(name for name in new if name not in old)]:
+            values = old.get(name), new.get(name)
+            if name not in _NOT_COMPARED and not _same(*values):
+                return f"epoch {old['epoch']}, {name}: recorded {values[0]}, now {values[1]}"
+    if len(before) != len(after):
+        return f"epoch {min(len(before), len(after))}: recorded {len(before)}, now {len(after)}"
+    return None
+
+
+def _same(old: str | None, new: str | None) -> bool:
+    try:
+        a, b = float(old or ""), float(new or "")
+    except ValueError:
+        return old == new
+    return a == b or (math.isnan(a) and math.isnan(b))
+
+
+def hash_weights(run: Path) -> str | None:
+    """Return a mark of every bit of a run's last weights and of their moving average."""
+    path = run / "checkpoints" / "last.pt"
+    if not path.exists():
+        return None
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever another program's file makes torch.load raise
+        return f"unreadable ({type(error).__name__})"
+    digest = sha256()
+    for part in ("model", "ema"):
+        for name, tensor in sorted((checkpoint[part] or {}).items()):
+            digest.update(f"{part} {name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]

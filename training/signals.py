@@ -1,0 +1,124 @@
+"""Signals that ask a run to end: it finishes its step first, so that nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from multiprocessing import active_children
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+ASKING_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+"""CTRL-C, a preempted job, and what SLURM sends before a time limit (`--signal=USR1@60`)."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal asked the run to end.
+
+    Attributes:
+        signum: which one.
+        run: folder of a run that can be continued, or None.
+    """
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signal.Signals(signum).name)
+        self.signum = signum
+        self.run: Path | None = None
+
+
+class Signals:
+    """Takes note of the first signal; the second one ends the process at once.
+
+    Args:
+        at_once: called before the process ends on a second signal.
+    """
+
+    def __init__(self, at_once: Callable[[], None]) -> None:
+        self._at_once = at_once
+        self._received: int | None = None
+        self._is_waiting = False
+        self._previous: dict[int, Any] = {}
+
+    def install(self) -> None:
+        """Take the place of the present handlers."""
+        if threading.current_thread() is threading.main_thread():
+            self._previous = {n: signal.signal(n, self._receive) for n in ASKING_TO_END}
+
+    def restore(self) -> None:
+        """Give the handlers before `install` their place back."""
+        for signum, handler in self._previous.items():
+            signal.signal(signum, handler)
+        self._previous = {}
+
+    def between(self, items: Iterable[T], can_stop_waiting: bool, every: int = 1) -> Iterator[T]:
+        """Yield items, and raise where a signal came, before the first and after some of them.
+
+        Args:
+            items: what the loop takes.
+            can_stop_waiting: whether waiting for an item may be broken off as well: the items
+                are made by other processes.
+            every: number of items after which the loop can be continued from its state.
+
+        Raises:
+            Interrupted: a signal came.
+        """
+        iterator = iter(items)
+        count = 0
+        while True:
+            if count % every == 0:
+                self._check()
+                self._is_waiting = can_stop_waiting
+            try:
+                self._check_waiting()
+                item = next(iterator)
+            except StopIteration:
+                return
+            finally:
+                self._is_waiting = False
+            yield item
+            count += 1
+
+    def _check(self) -> None:
+        if self._received is not None:
+            raise Interrupted(self._received)
+
+    def _check_waiting(self) -> None:
+        if self._is_waiting:  # a signal between the two lines before was only noted
+            self._check()
+
+    def _receive(self, signum: int, frame: FrameType | None) -> None:
+        if self._received is not None:
+            end_children()
+            with suppress(Exception):
+                self._at_once()
+                sys.stdout.flush()
+            os._exit(128 + signum)
+        self._received = signum
+        if self._is_waiting:
+            self._is_waiting = False
+            raise Interrupted(signum)
+
+
+def end_children() -> None:
+    """End the processes that prepare input, wherever they are in it: no file is left half."""
+    # torch's own handler would report each of them as an error, in the middle of anything.
+    previous = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    children = active_children()
+    for child in children:
+        child.kill()
+    for child in children:
+        child.join()
+    signal.signal(signal.SIGCHLD, previous)
+
+
+def leave_to_parent(_: int) -> None:
+    """Ignore the signals in a worker: its group gets them too, and the parent ends its workers."""
+    for signum in ASKING_TO_END:
+        signal.signal(signum, signal.SIG_IGN)
