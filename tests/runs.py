@@ -48,7 +48,10 @@ def begin(directory: Path, *overrides: str) -> Iterator[Run]:
     composed = compose_config(*overrides)
     config = load_config(composed)
     table = expand(composed, config.curriculum.table)
-    record = Record(config=resolved(composed), overrides=list(overrides), curriculum=table)
+    recorded = resolved(composed)
+    if config.curriculum.table is not None:
+        recorded["curriculum"]["table"] = table  # as the command writes it
+    record = Record(config=recorded, overrides=list(overrides), curriculum=table)
     with Run(directory, config, record) as run:
         yield run
 

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from runs import begin, compose_config
 from torchvision.transforms import v2
 
 from reuseloader import ReuseKey, ReusePolicy
 from training.build import build_image, compose, finish_image
-from training.curriculum import Steps
+from training.config import load_config
+from training.curriculum import Steps, expand
 from training.data.digits import Digits
+from training.fingerprint import fingerprint
+from training.loaders import Loaders, make_loaders
+from training.records import Record, Run
 
 SOURCE = Digits("train", limit=8)
 CHAIN = Steps(
@@ -33,74 +42,185 @@ def made(index: int = 3, epoch: int = 0) -> torch.Tensor:
     return image
 
 
+def finished(epoch: int, transforms: Any) -> torch.Tensor:
+    steps = transforms if isinstance(transforms, Steps) else Steps({0: transforms})
+    image: torch.Tensor = finish_image({"image": made()}, key(3, epoch), transforms=steps)["image"]
+    return image
+
+
+def random_states() -> Any:
+    return torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()
+
+
+def equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
 def test_a_stored_sample_is_small_and_plain() -> None:
     sample = build_image(key(3, 0), source=SOURCE, transforms=CHAIN)
+    assert sample.keys() == {"image", "label"}
     assert type(sample["image"]) is torch.Tensor
     assert (sample["image"].dtype, sample["image"].shape) == (torch.uint8, (1, 32, 32))
-    assert sample["label"] == SOURCE[3]["label"]
+    assert not sample["image"].requires_grad
+    assert (type(sample["label"]), sample["label"]) == (int, SOURCE[3]["label"])
 
 
-def test_floats_between_0_and_1_are_stored_as_bytes() -> None:
-    to_float = Steps({0: v2.ToDtype(torch.float32, scale=True)})
-    image = build_image(key(3, 0), source=SOURCE, transforms=to_float)["image"]
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float64, torch.int32])
+def test_values_of_any_type_are_stored_as_bytes(dtype: torch.dtype) -> None:
+    convert = Steps({0: v2.ToDtype(dtype, scale=True)})
+    image = build_image(key(3, 0), source=SOURCE, transforms=convert)["image"]
+    assert image.dtype == torch.uint8
     assert torch.equal(image, SOURCE[3]["image"].as_subclass(torch.Tensor))
 
 
-def test_a_build_does_not_depend_on_what_was_drawn_before() -> None:
-    expected = made()
+def test_a_build_does_not_depend_on_what_was_drawn_or_built_before() -> None:
+    expected = [made(index, epoch) for epoch in (0, 3) for index in range(8)]
     for seed in range(3):
         torch.manual_seed(seed)
         np.random.seed(seed)
         random.seed(seed)
-        made(5)
-        assert torch.equal(made(), expected)
+        backwards = [made(index, epoch) for epoch in (3, 0) for index in range(7, -1, -1)]
+        assert equal(backwards[::-1], expected)
 
 
-def test_a_build_draws_nothing_from_the_global_generators() -> None:
-    def state() -> Any:
-        return torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()
+def test_another_index_generation_or_seed_gives_another_sample() -> None:
+    images = [made(index, epoch) for index in range(8) for epoch in (0, 3)]
+    other = ReusePolicy(2, 8).key(3, 0)
+    images.append(build_image(other, source=SOURCE, transforms=CHAIN)["image"])
+    assert len({image.numpy().tobytes() for image in images}) == len(images)
 
-    before = state()
-    made()
-    finish_image({"image": made()}, key(3, 0), transforms=CHAIN)
-    assert state() == before
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_both_stages_leave_the_global_generators_alone(fails: bool) -> None:
+    def draw(image: Any) -> Any:
+        torch.rand(3), np.random.rand(3), random.random()
+        if fails:
+            raise ValueError("bad image")
+        return image
+
+    before = random_states()
+    for stage in (
+        lambda: build_image(key(3, 0), source=SOURCE, transforms=Steps({0: draw})),
+        lambda: finish_image({"image": SOURCE[3]["image"]}, key(3, 0), transforms=Steps({0: draw})),
+    ):
+        try:
+            stage()
+        except ValueError as error:
+            assert fails and str(error) == "bad image"
+        assert random_states() == before
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
 def test_the_number_of_threads_changes_no_bit_and_is_left_alone(num_threads: int) -> None:
-    expected, before = [made(index) for index in range(8)], torch.get_num_threads()
-    try:
-        torch.set_num_threads(num_threads)
-        found = [made(index) for index in range(8)]
-        assert torch.get_num_threads() == num_threads
-    finally:
-        torch.set_num_threads(before)
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    def all_images() -> list[torch.Tensor]:
+        blur = [finished(epoch, v2.GaussianBlur(9)) for epoch in range(3)]
+        return [made(index, epoch) for index in range(8) for epoch in (0, 3)] + blur
+
+    expected = all_images()
+    torch.set_num_threads(num_threads)  # the fixture of all tests sets it back
+    assert equal(all_images(), expected)
+    assert torch.get_num_threads() == num_threads
+    with pytest.raises(TypeError):
+        build_image(key(3, 0), source=SOURCE, transforms=Steps({0: len}))  # type: ignore[dict-item]
+    assert torch.get_num_threads() == num_threads
+
+
+class OnlyFirstEpoch:
+    """A key that tells a build what it may know, and refuses all that moves within a generation."""
+
+    def __init__(self, key: ReuseKey) -> None:
+        self._key = key
+
+    def __getattr__(self, name: str) -> Any:
+        assert name in ("index", "generation", "seed", "first_epoch"), f"key.{name} was read"
+        return getattr(self._key, name)
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 2, 3, 10**6])
+def test_a_build_reads_nothing_of_time_but_the_first_epoch(epoch: int) -> None:
+    limited: Any = OnlyFirstEpoch(key(3, epoch))
+    image = build_image(limited, source=SOURCE, transforms=CHAIN)["image"]
+    assert torch.equal(image, made(3, epoch))
 
 
 def test_a_generation_takes_the_row_of_its_first_epoch() -> None:
     # Index 3 has phase 1: epochs 1 and 2 are one generation, which begins before the new row.
-    assert key(3, 2).first_epoch == 1
-    assert torch.equal(made(3, 1), made(3, 2))
-    assert key(3, 3).first_epoch == 3
-    plain = Steps({0: CHAIN.at(3)})
-    expected = build_image(key(3, 3), source=SOURCE, transforms=plain)["image"]
-    assert torch.equal(made(3, 3), expected)
+    assert [key(3, epoch).first_epoch for epoch in (1, 2, 3, 4)] == [1, 1, 3, 3]
+    for epoch, row in ((1, 0), (2, 0), (3, 3), (4, 3), (10**6 + 1, 3)):
+        plain = Steps({0: CHAIN.at(row)})
+        expected = build_image(key(3, epoch), source=SOURCE, transforms=plain)["image"]
+        assert torch.equal(made(3, epoch), expected)
 
 
 def test_finish_is_new_in_every_epoch_and_the_same_when_repeated() -> None:
-    crop = Steps({0: v2.RandomCrop(32, padding=8)})
-
-    def finished(epoch: int) -> torch.Tensor:
-        image: torch.Tensor = finish_image({"image": made()}, key(3, epoch), transforms=crop)[
-            "image"
-        ]
-        return image
-
-    assert torch.equal(finished(1), finished(1))
-    assert len({finished(epoch).numpy().tobytes() for epoch in range(6)}) > 3
+    crop = v2.RandomCrop(32, padding=8)
+    first = [finished(epoch, crop) for epoch in range(8)]
+    torch.manual_seed(3)
+    again = [finished(epoch, crop) for epoch in range(7, -1, -1)]
+    assert equal(again[::-1], first)
+    assert len({image.numpy().tobytes() for image in first}) >= 7
 
 
-def test_no_transforms_leave_the_image_as_it_is() -> None:
+def test_finish_takes_the_row_of_the_current_epoch() -> None:
+    steps = Steps({0: v2.Identity(), 2: v2.RandomInvert(1.0)})
+    inverted = [torch.equal(finished(epoch, steps), 255 - made()) for epoch in (0, 1, 2, 3)]
+    assert inverted == [False, False, True, True]  # though epochs 1 and 2 are one generation
+
+
+def test_finish_changes_neither_the_sample_nor_what_else_it_holds() -> None:
+    sample = {"image": made(), "label": 4, "mask": made(4)}
+    before = {"image": made(), "mask": made(4)}
+    result = finish_image(sample, key(3, 0), transforms=Steps({0: v2.RandomInvert(1.0)}))
+    assert result["label"] == 4
+    assert result["mask"] is sample["mask"]
+    assert all(torch.equal(sample[name], before[name]) for name in before)
+
+
+def test_transforms_run_in_order_and_none_leave_the_image_as_it_is() -> None:
     image = SOURCE[0]["image"]
+    chain = compose([lambda x: x // 2, lambda x: x + 1])
+    assert torch.equal(chain(image), image // 2 + 1)
     assert compose([])(image) is image
+
+
+def samples(loaders: Loaders, policy: ReusePolicy) -> Iterator[torch.Tensor]:
+    """Yield stored and finished images of all rows of the curriculum."""
+    assert loaders.finish is not None
+    for epoch in (0, 3, 4, 9):
+        for index in range(2):
+            sample = loaders.build(policy.key(index, epoch))
+            yield sample["image"]
+            yield loaders.finish(sample, policy.key(index, epoch))["image"]
+
+
+def mark_of(run: Run) -> str:
+    return fingerprint(run.config, run.curriculum, run.config.data.train, SOURCE, stored=True)
+
+
+def test_a_recorded_run_builds_the_same_samples_and_a_curriculum_reaches_them(
+    tmp_path: Path,
+) -> None:
+    overrides = ("augment=digits", "curriculum=ramp")
+    with begin(tmp_path / "first", *overrides) as run:
+        loaders = make_loaders(run, torch.device("cpu"), drop_single=False)
+        policy = loaders.train.policy
+        expected, first_mark = list(samples(loaders, policy)), mark_of(run)
+    recorded = OmegaConf.load(tmp_path / "first" / "config.yaml")
+    assert isinstance(recorded, DictConfig)
+    recorded.curriculum.table = run.curriculum  # the command records the expanded table here too
+    config = load_config(recorded)
+    table = expand(recorded, config.curriculum.table)
+    plain_config = yaml.safe_load((tmp_path / "first" / "config.yaml").read_text())
+    record = Record(config=plain_config, overrides=[], curriculum=table)
+    with Run(tmp_path / "second", config, record) as run:
+        again = make_loaders(run, torch.device("cpu"), drop_single=False)
+        assert mark_of(run) == first_mark
+        assert equal(list(samples(again, policy)), expected)
+    flat = compose_config("augment=digits")
+    assert load_config(flat).augment == config.augment
+    with begin(tmp_path / "third", "augment=digits") as run:
+        plain = list(samples(make_loaders(run, torch.device("cpu"), drop_single=False), policy))
+    # Epochs 0 and 3 have the weak row; from 4 on the magnitude is the one without a curriculum.
+    same = [torch.equal(a, b) for a, b in zip(plain, expected, strict=True)]
+    begins = [policy.key(index, epoch).first_epoch for epoch in (0, 3, 4, 9) for index in (0, 1)]
+    assert same == [first >= 4 for first in begins for _ in range(2)]

@@ -126,14 +126,14 @@ def test_an_index_beyond_the_end_is_refused_so_that_a_list_ends() -> None:
 
 @pytest.mark.parametrize("split", ["test", "", "Train", None, 0])
 def test_another_split_is_refused(split: Any) -> None:
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match="split must be train or val") as caught:
         Digits(split)
     assert str(caught.value) == f"split must be train or val, but got split={split!r}"
 
 
 @pytest.mark.parametrize("limit", [0, -1, -(2**70)])
 def test_a_limit_below_one_is_refused(limit: int) -> None:
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match="limit must be") as caught:
         Digits("train", limit=limit)
     assert str(caught.value) == f"limit must be null or a positive integer, but got limit={limit}"
 

@@ -21,7 +21,8 @@ def describe() -> dict[str, Any]:
 
     Environment variables are left out: they hold secrets.
     """
-    packages = {item.metadata["Name"]: item.version for item in distributions()}
+    named = {item.metadata["Name"]: item.version for item in distributions()}
+    packages = {name: version for name, version in named.items() if name}
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),

@@ -29,6 +29,8 @@ from training.signals import Signals
 
 log = logging.getLogger("training")
 
+_MARK = "\0"
+_OTHER_RESOLVER = re.compile(r"\$\{(?!oc\.env:)[\w.]+:")
 _NESTED_REFERENCE = re.compile(r"\$\{[^{}]*\$\{oc\.env:")
 # Variables of the environment with such names say where something lies; all others may be secret.
 _LOCATION = re.compile(r"(^|_)(DIR|DIRECTORY|FOLDER|HOME|PATH|ROOT)$")
@@ -140,8 +142,9 @@ class Run:
     def __enter__(self) -> Run:
         self.signals.install()
         self._handlers[1].setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        for name in ("training", "py.warnings"):
-            logger = logging.getLogger(name)
+        self._loggers = []
+        for logger in map(logging.getLogger, ("training", "py.warnings")):
+            self._loggers.append((logger, logger.handlers, logger.propagate, logger.level))
             logger.handlers = list(self._handlers)
             logger.propagate = False
         log.setLevel(logging.INFO)
@@ -164,8 +167,9 @@ class Run:
         self.signals.restore()
         warnings.formatwarning = self._format_warning
         logging.captureWarnings(False)
-        for name in ("training", "py.warnings"):
-            logging.getLogger(name).handlers = []
+        for logger, handlers, propagate, level in self._loggers:
+            logger.handlers, logger.propagate = handlers, propagate
+            logger.setLevel(level)
         self._handlers[1].close()
         if self._metrics is not None:
             self._metrics.close()
@@ -264,7 +268,37 @@ def resolved(composed: DictConfig) -> dict[str, Any]:
 def _env_reference(name: str, *default: Any) -> Any:
     if _LOCATION.search(name):
         return oc.env(name, *default)
-    return "${oc.env:" + ",".join([name, *map(str, default)]) + "}"
+    # Marked, so that what else looks like an interpolation can be told from it.
+    return _MARK + "${oc.env:" + ",".join([name, *map(_quoted, default)]) + "}" + _MARK
+
+
+def _quoted(default: Any) -> str:
+    if default is None:
+        return "null"
+    text = str(default)
+    if not isinstance(default, str) or re.fullmatch(r"[\w./:-]+", text):
+        return text
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _escaped(value: Any) -> Any:
+    """Return a value so that reading it again gives it again: texts keep their `${`."""
+    if not isinstance(value, str):
+        return value
+    parts = value.split(_MARK)
+    parts[::2] = [part.replace("${", "\\${") for part in parts[::2]]
+    return "".join(parts)
+
+
+def _resolves(parent: DictConfig | ListConfig, key: Any) -> bool:
+    OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
+    try:
+        parent[key]
+    except OmegaConfBaseException:
+        return False
+    finally:
+        OmegaConf.register_new_resolver("oc.env", _env_reference, replace=True)
+    return True
 
 
 def _resolve(parent: DictConfig | ListConfig, key: Any) -> Any:
@@ -275,12 +309,14 @@ def _resolve(parent: DictConfig | ListConfig, key: Any) -> Any:
     try:
         value = parent[key]
     except OmegaConfBaseException as error:
-        if "oc.env" in str(written):
+        if _resolves(parent, key):  # it needs the value of the reference, not its name
             return written
         text = str(error).splitlines()[0]
         raise ConfigError(f"{error.full_key}: {written} cannot be resolved: {text}") from error
+    if isinstance(value, str) and value.count(_MARK) > 2 and _OTHER_RESOLVER.search(str(written)):
+        return written
     if isinstance(value, DictConfig):
         return {name: _resolve(value, name) for name in value}
     if isinstance(value, ListConfig):
         return [_resolve(value, number) for number in range(len(value))]
-    return value
+    return _escaped(value)

@@ -5,19 +5,20 @@ A recorded config is data from disk, and a `_target_` runs code.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import inspect
 import pydoc
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
-
-import hydra.utils
-from hydra.errors import InstantiationException
 
 from training.config import ConfigError, Node
 
 PROJECT = Path(__file__).resolve().parent.parent
+
+_META = ("_target_", "_args_", "_partial_", "_convert_", "_recursive_")
 
 ALLOWED_PACKAGES = (
     "timm",
@@ -33,7 +34,8 @@ ALLOWED_PACKAGES = (
 def make(node: Node, place: str, *arguments: Any, **keywords: Any) -> Any:
     """Call the target of a node with its own entries and what is given here.
 
-    Nested nodes are made first; lists arrive as Python lists.
+    Nested nodes are made first; lists arrive as Python lists, texts as they are written. Entries
+    with other meanings: `_args_` are positional arguments, `_partial_: true` binds and calls not.
 
     Args:
         node: a mapping with `_target_`.
@@ -42,21 +44,38 @@ def make(node: Node, place: str, *arguments: Any, **keywords: Any) -> Any:
     Raises:
         ConfigError: the target is not allowed, does not exist, or refuses its arguments.
     """
-    check_targets(node, place)
+    # Not by hydra.utils.instantiate: it reads texts as interpolations once more, and through
+    # ${oc.create:...} a text can become a node that nobody has checked.
+    target = target_of(node, place)
+    own = {
+        name: _made(value, f"{place}.{name}") for name, value in node.items() if name not in _META
+    }
+    positional = [*arguments, *_made(node.get("_args_", []), f"{place}._args_")]
+    call = functools.partial(target, *positional, **own, **keywords)
+    if node.get("_partial_"):
+        return call
     try:
-        factory = hydra.utils.instantiate({**node, "_partial_": True, "_convert_": "all"})
-        return factory(*arguments, **keywords)
-    except (ArithmeticError, TypeError, ValueError, InstantiationException) as error:
-        reason = " ".join(str(error.__cause__ or error).split())
+        return call()
+    except (ArithmeticError, OSError, RuntimeError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())
         raise ConfigError(f"{place}: {node['_target_']} refused its arguments: {reason}") from error
+
+
+def _made(value: Any, place: str) -> Any:
+    if isinstance(value, dict):
+        if "_target_" in value:
+            return make(value, place)
+        return {name: _made(item, f"{place}.{name}") for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_made(item, f"{place}[{number}]") for number, item in enumerate(value)]
+    return value
 
 
 def make_function(node: Node, place: str) -> Callable[..., Any]:
     """Return a function with the node's entries bound, or, for a class, a callable instance."""
-    if inspect.isclass(target_of(node, place)):
-        return make(node, place)  # type: ignore[no-any-return]
-    check_targets(node, place)
-    return hydra.utils.instantiate({**node, "_partial_": True, "_convert_": "all"})  # type: ignore[no-any-return]
+    bind = not inspect.isclass(target_of(node, place))
+    function: Callable[..., Any] = make({**node, "_partial_": True} if bind else node, place)
+    return function
 
 
 def check_targets(node: Any, place: str) -> None:
@@ -85,7 +104,7 @@ def target_of(node: Node, place: str) -> Any:
     try:
         target = pydoc.locate(path)
     except pydoc.ErrorDuringImport as error:
-        reason = f"{error.exc.__name__}: {error.value}"  # type: ignore[union-attr]
+        reason = " ".join(f"{error.exc.__name__}: {error.value}".split())  # type: ignore[union-attr]
         raise ConfigError(f"{place}._target_={path} cannot be imported: {reason}") from error
     if target is None:
         remedy = "; pip install '.[timm]'" if path.startswith("timm.") else ""
@@ -100,20 +119,37 @@ def target_of(node: Node, place: str) -> Any:
 def _is_allowed(path: str) -> bool:
     if any(path == name or path.startswith(f"{name}.") for name in ALLOWED_PACKAGES):
         return True
-    return source_file(path.partition(".")[0]) is not None
+    return _in_project(path.partition(".")[0])
 
 
 def source_file(module: str) -> Path | None:
     """Return the file of a module or package of this project; None for any other."""
-    try:
-        spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError):
-        return None
+    spec = _find(module)
     if spec is None or spec.origin is None or not spec.has_location:
         return None
     file = Path(spec.origin).resolve()
-    inside = file.is_relative_to(PROJECT) and "site-packages" not in file.parts
-    return file if inside else None
+    return file if _is_inside(file) else None
+
+
+def _in_project(module: str) -> bool:
+    spec = _find(module)
+    if spec is None:
+        return False
+    if spec.origin is not None:
+        return source_file(module) is not None
+    folders = spec.submodule_search_locations or []  # a folder without __init__.py
+    return bool(folders) and all(_is_inside(Path(folder).resolve()) for folder in folders)
+
+
+def _find(module: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+
+
+def _is_inside(path: Path) -> bool:
+    return path.is_relative_to(PROJECT) and "site-packages" not in path.parts
 
 
 def _refusal(place: str, path: str) -> ConfigError:

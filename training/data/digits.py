@@ -31,8 +31,8 @@ class Digits:
     def __init__(self, split: str, limit: int | None = None) -> None:
         if split not in ("train", "val"):
             raise ValueError(f"split must be train or val, but got split={split!r}")
-        if limit is not None and limit < 1:
-            raise ValueError(f"limit must be null or a positive integer, but got limit={limit}")
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise ValueError(f"limit must be null or a positive integer, but got limit={limit!r}")
         with np.load(FILE, allow_pickle=False) as arrays:
             images, labels = arrays["images"], arrays["labels"]
         is_val = np.arange(len(labels)) % 5 == 0
