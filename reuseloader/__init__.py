@@ -1,11 +1,12 @@
 """Sample reuse for PyTorch: a prepared sample serves ``lifetime`` consecutive epochs."""
 
-from reuseloader.dataset import ReuseDataset, ReuseStats
+from reuseloader.dataset import ReuseDataset
 from reuseloader.folder import FolderInUseError
 from reuseloader.loader import ReuseDataLoader
 from reuseloader.policy import FOREVER, ReuseKey, ReusePolicy, mix, permute
 from reuseloader.sample import seeded
 from reuseloader.sampler import ReuseSampler
+from reuseloader.stats import ReuseStats
 from reuseloader.store import load_torch, save_torch
 from reuseloader.tensors import load_tensors, save_tensors
 from reuseloader.verify import ImpureBuildError

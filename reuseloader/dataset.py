@@ -8,7 +8,6 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from operator import index as as_index
 from pathlib import Path
 from time import perf_counter_ns
@@ -27,6 +26,7 @@ from reuseloader.folder import (
 )
 from reuseloader.policy import ReuseKey, ReusePolicy, check_integer
 from reuseloader.sample import compact
+from reuseloader.stats import ReuseStats
 from reuseloader.store import (
     READERS,
     STALE,
@@ -44,48 +44,6 @@ from reuseloader.verify import Verification
 
 Build = Callable[[ReuseKey], Any]
 Finish = Callable[[Any, ReuseKey], Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReuseStats:
-    """What was done, and how long it took, summed over workers.
-
-    Attributes:
-        built: samples that ``build`` made.
-        reused: samples read from the folder.
-        stored: samples written to the folder.
-        damaged: files that could not be used and were built again.
-        save_errors: samples that could not be written.
-        build_s: seconds in ``build``.
-        read_s: seconds reading and checking files that were reused.
-        read_bytes: size of the files that were reused.
-        written_bytes: size of the files that were written.
-    """
-
-    built: int = 0
-    reused: int = 0
-    stored: int = 0
-    damaged: int = 0
-    save_errors: int = 0
-    build_s: float = 0.0
-    read_s: float = 0.0
-    read_bytes: int = 0
-    written_bytes: int = 0
-
-    @classmethod
-    def from_tally(cls, tally: Counter[str]) -> ReuseStats:
-        """Return the stats of integer counts, in which times are nanoseconds (``build_ns``)."""
-        return cls(
-            built=tally["built"],
-            reused=tally["reused"],
-            stored=tally["stored"],
-            damaged=tally["damaged"],
-            save_errors=tally["save_errors"],
-            build_s=tally["build_ns"] / 1e9,
-            read_s=tally["read_ns"] / 1e9,
-            read_bytes=tally["read_bytes"],
-            written_bytes=tally["written_bytes"],
-        )
 
 
 class EpochIndex(NamedTuple):

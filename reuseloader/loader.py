@@ -18,12 +18,12 @@ from reuseloader.dataset import (
     Finish,
     News,
     ReuseDataset,
-    ReuseStats,
     announce,
 )
 from reuseloader.delivery import CollatedDelivery, Delivery
 from reuseloader.policy import ReusePolicy, check_integer, mix
 from reuseloader.sampler import EpochTagger, ReuseSampler
+from reuseloader.stats import ReuseStats
 from reuseloader.store import Load, Save, load_torch, save_torch
 
 _STATE_VERSION = 1

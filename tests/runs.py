@@ -19,7 +19,8 @@ from training.device import choose_device, set_up
 from training.loaders import Loaders, make_loaders
 from training.loop import evaluate_checkpoint, fit
 from training.models import has_batch_norm
-from training.records import Record, Run, resolved
+from training.records import Record, Run
+from training.resolved import resolved
 from training.state import make_model
 from training.targets import PROJECT
 

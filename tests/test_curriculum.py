@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from training.config import ConfigError, load_config
 from training.curriculum import Steps, apply_row, expand
-from training.records import resolved
+from training.resolved import resolved
 from training.targets import PROJECT
 
 

@@ -130,7 +130,6 @@ REFUSED: list[dict[str, Any]] = [
     {"_target_": "torch.nn.Linear", "widht": 3},
     {"_target_": "torch.nn.Linear", "in_features": "a", "out_features": 2},
     {"_target_": "torch.nn.Linear", "in_features": -1, "out_features": 2},
-    {"_target_": "torch.nn.Linear", "in_features": {"_target_": "torch.nn.Linear"}},
     {"_target_": "torchvision.transforms.v2.ColorJitter", "brightness": -1},
     {"_target_": "torchvision.transforms.v2.Pad", "padding": [1, 2, 3]},
     {"_target_": "torchvision.models.get_model", "name": "nope"},

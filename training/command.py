@@ -24,8 +24,9 @@ from reuseloader import FolderInUseError
 from training.config import ConfigError, Table, load_config, unknown_key
 from training.curriculum import expand
 from training.recorded import default_run_dir, quoted, read_config, resumed, rewrite_command
-from training.records import Record, Run, resolved
+from training.records import Record, Run
 from training.replay import check_repeatable, compare
+from training.resolved import resolved
 from training.signals import Interrupted, end_children
 from training.targets import PROJECT
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
-from typing import Any, get_type_hints
+from typing import Any, Final, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
@@ -157,7 +157,8 @@ def load_config(composed: DictConfig) -> Config:
     except OmegaConfValidationError as error:
         raise _wrong_type(error, composed) from error
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{_full_key(error)}: {str(error).splitlines()[0]}") from error
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{error.full_key or _culprit(composed)}: {reason}") from error
     config = _freeze(Config, values)
     assert isinstance(config, Config)
     return config
@@ -191,8 +192,8 @@ def unknown_key(key: str, known: Iterable[str] = ()) -> ConfigError:
     parent = key.rpartition(".")[0]
     siblings = [name for name in known if parent and name.rpartition(".")[0] == parent]
     last = key.rpartition(".")[2]
-    # Without siblings the path is wrong, and the last word may be right.
-    same = [] if siblings else [name for name in known if name.rpartition(".")[2] == last]
+    # The path may be wrong, and the last word right.
+    same = [name for name in known if name.rpartition(".")[2] == last]
     near = same or difflib.get_close_matches(key, siblings or known, n=1)
     if near:
         return ConfigError(f"{key} is not a key of the config; did you mean {near[0]}?")
@@ -214,12 +215,31 @@ def _known_keys(schema: type, prefix: str = "") -> Iterator[str]:
             yield from _known_keys(hints[name], f"{prefix}{name}.")
 
 
+_ABSENT: Final = object()
+
+
+def _culprit(composed: DictConfig) -> str:
+    """Return the innermost key that does not merge; some errors of OmegaConf do not say it."""
+    wrong = "the config"
+    for key in _known_keys(Config):
+        value = OmegaConf.select(composed, key, default=_ABSENT, throw_on_resolution_failure=False)
+        if value is _ABSENT:
+            continue
+        single = OmegaConf.create()
+        OmegaConf.update(single, key, value, merge=False)
+        try:
+            OmegaConf.merge(OmegaConf.structured(_thawed(Config)), single)
+        except OmegaConfBaseException:
+            wrong = key
+    return wrong
+
+
 def _full_key(error: OmegaConfBaseException) -> str:
     return str(error.full_key or error.key or "the config")
 
 
 def _wrong_type(error: OmegaConfBaseException, composed: DictConfig) -> ConfigError:
-    key = _full_key(error)
+    key = str(error.full_key or _culprit(composed))
     value = OmegaConf.select(composed, key, throw_on_resolution_failure=False)
     hint: Any = Config
     for name in key.split("."):

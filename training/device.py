@@ -34,7 +34,12 @@ def choose_device(name: str) -> torch.device:
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"device must be like cpu, cuda or cuda:1, but got device={name}"
+        ) from error
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not there.get(device.type, True) or (device.index or 0) >= max(1, torch.cuda.device_count()):
         raise ConfigError(f"device must be one that this machine has, but got device={name}")
