@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -75,7 +75,7 @@ class ReuseDataLoader(DataLoader[Any]):
         self._current = _Position(self._epoch, 0)  # of the pass that was started last
         self._tally: Counter[str] = Counter()
         self._said_once = False
-        self._persistent_pass: Callable[[], _Pass | None] = lambda: None
+        self._persistent_pass: weakref.ref[_Pass] | None = None
         self._dataset = dataset = ReuseDataset(
             build,
             size,
@@ -169,7 +169,7 @@ class ReuseDataLoader(DataLoader[Any]):
         self._tally = Counter()
         self._dataset.hand_over()  # what was looked at in between belongs to no pass
         persistent = self.persistent_workers and self.num_workers > 0
-        current = self._persistent_pass()
+        current = None if self._persistent_pass is None else self._persistent_pass()
         if persistent and current is not None and not current.finished:
             # A pass over the persistent workers is still alive: this one gets its own.
             return _Pass(self, self._get_iterator())

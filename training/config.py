@@ -157,8 +157,9 @@ def load_config(composed: DictConfig) -> Config:
     except OmegaConfValidationError as error:
         raise _wrong_type(error, composed) from error
     except OmegaConfBaseException as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"{error.full_key or _culprit(composed)}: {reason}") from error
+        if not error.full_key:  # a list for a mapping, or the reverse
+            raise _wrong_type(error, composed) from error
+        raise ConfigError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
     config = _freeze(Config, values)
     assert isinstance(config, Config)
     return config
