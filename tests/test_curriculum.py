@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
+from runs import compose_config
 
 from training.config import ConfigError, load_config
 from training.curriculum import Steps, apply_row, expand
@@ -202,3 +203,12 @@ def test_a_row_is_put_into_its_stage_alone(stage: str) -> None:
     assert apply_row(nodes, row, stage) == {"stored": stored, "fresh": fresh}[stage]
     assert nodes == NODES
     assert apply_row(nodes, {}, stage) == NODES
+
+
+def test_a_table_holds_no_reference_to_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_SIGMA", "0.77123")
+    config = compose_config("augment=digits")
+    config.curriculum.table = {0: {"magnitude": "${oc.env:SECRET_SIGMA}"}}
+    with pytest.raises(ConfigError, match=r"curriculum\.table must hold plain values") as caught:
+        expand(config, {0: {"magnitude": 0.77123}})
+    assert "0.77" not in str(caught.value)

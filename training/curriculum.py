@@ -62,6 +62,11 @@ def expand(composed: DictConfig, table: Table | None) -> Table:
     """
     if not table:
         return {0: {}}
+    if "oc.env" in str(OmegaConf.to_container(composed.curriculum, resolve=False)):
+        raise ConfigError(  # the table is written down with its values
+            "curriculum.table must hold plain values, but it refers to the environment; "
+            "put the reference into augment"
+        )
     Steps(table)
     first = next(iter(table.values()))
     for epoch, row in table.items():

@@ -174,7 +174,12 @@ def test_a_finished_run_trains_nothing_more_or_exactly_the_missing_epochs(
     assert resume(train, run).out.count("all of its 5 epochs are trained") == 1
 
 
-@pytest.mark.parametrize("schedule", ["onecycle", "cosine", "multistep", "constant", "plateau"])
+OTHERS = ["cosine", "multistep", "constant", "plateau"]
+
+
+@pytest.mark.parametrize(
+    "schedule", ["onecycle", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+)
 def test_a_new_rate_holds_from_there_on(train: Trainer, steps: Steps, schedule: str) -> None:
     options = (*QUICK, f"schedule={schedule}", "optimizer=sgd", "optimizer.lr=0.08")
     whole = [float(row["lr"]) for row in results(train.here(*options).run)]
