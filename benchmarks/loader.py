@@ -33,7 +33,7 @@ WARM_PASSES = 3  # the first builds, the second and third read as all later ones
 Passes = dict[str, list[tuple[float, float]]]  # by loader, what time_pass returned
 
 SIZES = {  # name: shape, dtype, samples
-    "3x32x32-uint8": ((3, 32, 32), torch.uint8, 4096),
+    "3x32x32-uint8": ((3, 32, 32), torch.uint8, 16384),
     "3x224x224-uint8": ((3, 224, 224), torch.uint8, 1024),
     "3x224x224-float32": ((3, 224, 224), torch.float32, 384),
 }

@@ -15,6 +15,7 @@ from torch.utils.data._utils import collate as torch_collate
 from reuseloader.blocks import aligned
 from reuseloader.checksum import CHECKSUMS
 from reuseloader.layout import Layout, read_layout
+from reuseloader.segments import Segments
 from reuseloader.stack import Stack
 from reuseloader.store import STALE
 from reuseloader.tensors import HEAD, OPEN_FLAGS, Head, read_file
@@ -40,6 +41,7 @@ class BatchReader:
         self._seen: Counter[bytes] = Counter()
         self._layout: Layout | None = None
         self._memory: _BatchMemory | None = None
+        self._segments = Segments()
 
     def start(self, num_samples: int) -> None:
         """Begin a batch."""
@@ -74,7 +76,9 @@ class BatchReader:
         layout = self._layout
         if likely and layout is not None:
             if self._memory is None:
-                self._memory = _BatchMemory(layout, self._num_samples, self._exposed)
+                self._memory = _BatchMemory(
+                    layout, self._num_samples, self._exposed, self._segments
+                )
             result = self._memory.read(path, digest, row)
             if result is not None:
                 self._seen[layout.text] += result[0] is not STALE
@@ -99,11 +103,11 @@ class BatchReader:
 class _BatchMemory:
     """The tensors of one batch, and what is read beside them."""
 
-    def __init__(self, layout: Layout, num_samples: int, exposed: bool) -> None:
+    def __init__(self, layout: Layout, num_samples: int, exposed: bool, segments: Segments) -> None:
         self.filled = bytearray(num_samples)
         self._layout = layout
         self._exposed = exposed
-        self._stacks = [Stack(block, num_samples, exposed) for block in layout.blocks]
+        self._stacks = [Stack(block, num_samples, exposed, segments) for block in layout.blocks]
         self._values_at = HEAD.size + len(layout.text)
         front = aligned(self._values_at + layout.values.size)
         pads = [aligned(block.num_bytes) - block.num_bytes for block in layout.blocks]

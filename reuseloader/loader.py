@@ -20,7 +20,7 @@ from reuseloader.dataset import (
     ReuseDataset,
     announce,
 )
-from reuseloader.delivery import CollatedDelivery, Delivery
+from reuseloader.delivery import CollatedDelivery, Delivery, widen_pipe
 from reuseloader.policy import ReusePolicy, check_integer, mix
 from reuseloader.sampler import EpochTagger, ReuseSampler
 from reuseloader.stats import ReuseStats
@@ -177,6 +177,11 @@ class ReuseDataLoader(DataLoader[Any]):
         if persistent:
             self._persistent_pass = weakref.ref(reuse_pass)
         return reuse_pass
+
+    def _get_iterator(self) -> Any:
+        iterator = super()._get_iterator()
+        widen_pipe(iterator)
+        return iterator
 
     @property
     def _index_sampler(self) -> EpochTagger:

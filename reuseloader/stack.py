@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,18 +10,26 @@ import torch
 from torch.utils.data import get_worker_info
 
 from reuseloader.blocks import Block, strides_of
+from reuseloader.segments import Segments
 
 # A tensor in shared memory sends a file descriptor through a socket, which takes both sides 0.3 ms
-# together (see benchmarks/README.md); up to about this size the pipe is faster.
-PIPE_BYTES = 2**19
+# together (see benchmarks/README.md). What fits into a pipe of 1 MiB at once goes there faster.
+PIPE_BYTES = 1_000_000
 
 
 class Stack:
-    """One tensor of a batch, and its rows."""
+    """One tensor of a batch, and its rows.
 
-    def __init__(self, block: Block, num_rows: int, exposed: bool) -> None:
+    Args:
+        block: what a row holds.
+        num_rows: samples of the batch.
+        exposed: whether the user's code sees the rows before they are collated.
+        segments: gives the memory.
+    """
+
+    def __init__(self, block: Block, num_rows: int, exposed: bool, segments: Segments) -> None:
         self._block = block
-        self._tensor = _empty_stack(block, num_rows)
+        self._tensor = _empty_stack(block, num_rows, segments)
         if self._tensor is None:  # collate has to make it; the rows lie one behind the other
             data = torch.empty(num_rows * block.num_bytes, dtype=torch.uint8)
         else:
@@ -70,7 +77,7 @@ class Stack:
         return stack
 
 
-def _empty_stack(block: Block, num_rows: int) -> torch.Tensor | None:
+def _empty_stack(block: Block, num_rows: int, segments: Segments) -> torch.Tensor | None:
     """Return an empty tensor ``[num_rows, *shape]``, None if there cannot be one.
 
     In a worker it lies in shared memory, unless it is so small that the pipe takes it.
@@ -83,14 +90,6 @@ def _empty_stack(block: Block, num_rows: int) -> torch.Tensor | None:
             return None
     if not block.direct:
         return None
-    shape = (num_rows, *block.shape)
-    if get_worker_info() is None or num_rows * block.num_bytes <= PIPE_BYTES:
-        num_bytes = math.prod(shape) * dtype.itemsize
-        return torch.empty(num_bytes, dtype=torch.uint8).view(dtype).view(shape)
-    storage = torch.UntypedStorage._new_shared(  # type: ignore[no-untyped-call]
-        num_rows * block.num_bytes, device="cpu"
-    )
-    # Not torch.empty(0, dtype=dtype): in its deterministic mode torch would fill it, and of
-    # some dtypes it cannot.
-    empty = torch.empty(0, dtype=torch.uint8).view(dtype)
-    return empty.set_(storage, 0, shape, strides_of(shape))
+    num_bytes = num_rows * block.num_bytes
+    shared = get_worker_info() is not None and num_bytes > PIPE_BYTES
+    return segments.take(num_bytes, shared=shared).view(dtype).view(num_rows, *block.shape)
