@@ -193,7 +193,7 @@ def test_batches_are_right_after_passes_that_were_broken_off(tmp_path: Path) -> 
 def test_a_worker_takes_the_memory_of_a_few_batches_again(tmp_path: Path) -> None:
     loader = make_loader(tmp_path, num_workers=1, persistent_workers=True)
     for _ in range(2):  # the first builds, and in the second the layout of a batch becomes known
-        assert SIZE // 4 == len(list(loader))
+        assert len(list(loader)) == SIZE // 4
     inodes = {inode_at(batch["image"].data_ptr()) for _ in range(4) for batch in loader}
     assert 4 * 3 * SIDE * SIDE > PIPE_BYTES
     assert "0" not in inodes
