@@ -5,8 +5,9 @@ from omegaconf import DictConfig
 
 from training.command import begin, run_command
 from training.device import choose_device, set_up
+from training.evaluation import evaluate_checkpoint
 from training.loaders import make_loaders
-from training.loop import evaluate_checkpoint, fit
+from training.loop import fit
 from training.models import has_batch_norm
 from training.state import make_model
 

@@ -16,8 +16,9 @@ from torch import nn
 from training.config import Config, load_config
 from training.curriculum import expand
 from training.device import choose_device, set_up
+from training.evaluation import evaluate_checkpoint
 from training.loaders import Loaders, make_loaders
-from training.loop import evaluate_checkpoint, fit
+from training.loop import fit
 from training.models import has_batch_norm
 from training.records import Record, Run
 from training.resolved import resolved

@@ -11,13 +11,13 @@ from runs import make_config
 from training.checks import ConfigError
 from training.device import (
     Preprocess,
-    Wait,
     autocast,
     choose_device,
     repeat,
     set_up,
     to_device,
 )
+from training.progress import Wait
 
 CPU = torch.device("cpu")
 

@@ -452,19 +452,6 @@ def test_every_shipped_experiment_runs_and_says_its_command_and_result(
     assert math.isfinite(row["train_loss"]) and math.isfinite(row["val_loss"])
 
 
-def test_evaluating_a_checkpoint_gives_the_values_of_its_epoch(tmp_path: Path) -> None:
-    options = ["trainer.ema_decay=0.5", "epochs=3"]
-    trained = runs.train(tmp_path / "trained", *options)
-    path = tmp_path / "trained" / "checkpoints" / "last.pt"
-
-    (row,) = runs.train(tmp_path / "evaluated", f"trainer.evaluate='{path}'", "seed=1")
-
-    for name in ("val_loss", "val_accuracy", "val_top5_accuracy"):
-        assert trained[-1][name] == row[name]
-    assert row["train_loss"] is None
-    assert not (tmp_path / "evaluated" / "checkpoints" / "last.pt").exists()
-
-
 def test_the_moving_average_is_what_is_evaluated_and_it_is_saved(tmp_path: Path) -> None:
     plain = runs.train(tmp_path / "plain")
     averaged = runs.train(tmp_path / "averaged", "trainer.ema_decay=0.9")

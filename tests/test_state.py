@@ -10,14 +10,12 @@ import torch
 from runs import make_config
 from torch import nn
 
-from training.checks import ConfigError
 from training.optim import Plan
+from training.progress import TrainLoss
 from training.state import (
     Best,
     State,
-    TrainLoss,
     evaluation_mode,
-    load_weights,
     make_model,
     make_state,
 )
@@ -58,28 +56,6 @@ def test_an_equal_value_is_not_better() -> None:
     best = Best.of("val_accuracy")
 
     assert [best.update(0.5, 0), best.update(0.5, 1)] == [True, False]
-
-
-def test_the_loss_of_an_epoch_is_the_mean_over_samples() -> None:
-    losses = TrainLoss()
-    for step, (loss, size) in enumerate([(1.5, 4), (5.5, 4), (8.5, 2)]):
-        losses.add(torch.tensor(loss), size, step)
-
-    assert losses.read(epoch=0) == 4.5
-    losses.add(torch.tensor(0.0), 10, 3)
-    assert losses.read(epoch=0) == 0.0
-    assert losses.mean == 2.25
-    assert math.isnan(losses.read(epoch=0))
-
-
-@pytest.mark.parametrize("loss", [math.nan, math.inf])
-def test_a_loss_that_is_not_finite_stops_with_its_epoch_and_step(loss: float) -> None:
-    losses = TrainLoss()
-    losses.add(torch.tensor(1.0), 4, 17)
-    losses.add(torch.tensor(loss), 4, 18)
-
-    with pytest.raises(FloatingPointError, match=f"training loss is {loss} in epoch 3, step 18"):
-        losses.read(epoch=3)
 
 
 def test_evaluation_gives_each_module_its_own_mode_back() -> None:
@@ -141,38 +117,6 @@ def steps(state: State, count: int) -> list[float]:
         update(config.trainer, state, prepare, [batch])
     state.best.update(0.1 * state.step, 0)
     return [loss.item() for loss, _, _ in state.losses.unread]
-
-
-def test_weights_of_a_checkpoint_are_the_moving_average_where_there_is_one(tmp_path: Path) -> None:
-    state = make_small("trainer.ema_decay=0.9")
-    steps(state, 3)
-    torch.save(state.checkpoint(), tmp_path / "state.pt")
-    model = make_model(make_config("seed=1"), CPU)
-
-    load_weights(model, str(tmp_path / "state.pt"), CPU)
-
-    assert torch.equal(state.evaluated[0].weight, model[0].weight)
-    assert not torch.equal(state.model[0].weight, model[0].weight)
-
-
-@pytest.mark.parametrize("content", [b"", b"no checkpoint", None])
-def test_what_is_no_checkpoint_is_one_clear_line(tmp_path: Path, content: bytes | None) -> None:
-    path = tmp_path / "state.pt"
-    if content is not None:
-        path.write_bytes(content)
-
-    with pytest.raises(ConfigError, match="must be a checkpoint of this model") as raised:
-        load_weights(nn.Linear(2, 2), str(path), CPU)
-
-    assert "\n" not in str(raised.value)
-
-
-def test_the_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
-    torch.save(make_small().checkpoint(), tmp_path / "state.pt")
-    other = make_model(make_config("model.width=8"), CPU)
-
-    with pytest.raises(ConfigError, match="must be a checkpoint of this model"):
-        load_weights(other, str(tmp_path / "state.pt"), CPU)
 
 
 def test_a_frozen_part_stays_as_it_was_made(tmp_path: Path) -> None:

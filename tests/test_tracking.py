@@ -179,7 +179,7 @@ def test_a_run_that_continues_drops_the_points_after_its_first_step(tmp_path: Pa
     with Trackers.of(tmp_path, config) as trackers:
         for step in range(1, 6):
             trackers.scalars({"train/loss": float(step)}, step)
-    with Trackers.of(tmp_path, config, first_step=4) as trackers:
+    with Trackers.of(tmp_path, config, step=3) as trackers:
         trackers.scalars({"train/loss": 40.0}, 4)
 
     assert [e.value for e in read_events(tmp_path).Scalars("train/loss")] == [1.0, 2.0, 3.0, 40.0]

@@ -45,7 +45,7 @@ def describe(
         log.warning("%s", note)
 
 
-def progress(batches: Iterable[Any], epoch: int, total: int) -> Iterable[Any]:
+def progress_bar(batches: Iterable[Any], epoch: int, total: int) -> Iterable[Any]:
     """Show a bar while the batches of an epoch are taken, where there is a screen."""
     return tqdm(batches, f"epoch {epoch}", total, leave=False, disable=None, unit="batch")
 

@@ -6,8 +6,6 @@ import os
 import random
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -69,24 +67,6 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any
     if precision not in _AUTOCAST:
         return nullcontext()
     return torch.autocast(device.type, dtype=_AUTOCAST[precision])
-
-
-@dataclass
-class Wait:
-    """Passes on what a loader gives, and adds up the time that it was waited for."""
-
-    seconds: float = 0.0
-
-    def of(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield the batches; whoever takes them is timed until the next one is there."""
-        iterator = iter(batches)
-        while True:
-            start = perf_counter()
-            batch = next(iterator, None)
-            self.seconds += perf_counter() - start
-            if batch is None:
-                return
-            yield batch
 
 
 def to_device(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:

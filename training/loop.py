@@ -1,4 +1,9 @@
-"""The training loop, from top to bottom: batches become updates, epochs become rows."""
+"""The training loop, from top to bottom: batches become updates, epochs become rows.
+
+fit -> run_epoch -> train_epoch -> update             forward, backward, clip, step, average
+                 -> evaluate_epoch -> evaluate
+                 -> write_row, save
+"""
 
 from __future__ import annotations
 
@@ -8,42 +13,30 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import nn
 
 from reuseloader import ReuseDataLoader
-from training.console import describe, progress, report_end, report_epoch
-from training.device import Batch, Preprocess, Wait, autocast, repeat, to_device
+from training.console import describe, progress_bar, report_end, report_epoch
+from training.device import Batch, Preprocess, autocast, repeat, to_device
 from training.loaders import Loaders
 from training.metrics import Evaluation, Meters
 from training.optim import Plan
 from training.options import TrainerConfig
 from training.pictures import show_confusion, show_samples
+from training.progress import Measurement
 from training.randomness import aside
 from training.records import Run
 from training.resume import restore
+from training.rows import Row, columns, curves, training_row
 from training.signals import Interrupted
-from training.state import Progress, State, evaluation_mode, load_weights, make_state
+from training.state import State, evaluation_mode, make_state
 from training.tracking import Trackers
 
 log = logging.getLogger("training")
 
-COLUMNS = (
-    *("epoch", "train_loss", "val_loss", "val_accuracy", "lr", "built", "reused"),
-    *("wait_s", "epoch_s", "samples_per_s", "val_top5_accuracy", "step"),
-)
-"""Of metrics.csv, one row an epoch; the values of an evaluation are empty where there was none."""
-
-CURVES = {
-    **{f"val_{name}": f"val/{name}" for name in ("loss", "accuracy", "top5_accuracy")},
-    **{name: f"input/{name}" for name in ("built", "reused", "wait_s", "samples_per_s")},
-    **{name: f"epoch/{name}" for name in ("train_loss", "epoch_s")},
-}
-"""Column of metrics.csv -> curve of the trackers; a curve runs over updates."""
-
-Row = dict[str, Any]
 T = TypeVar("T")
 
 
@@ -64,16 +57,13 @@ class Job:
 
 
 def fit(run: Run, model: nn.Module, loaders: Loaders, device: torch.device) -> float:
-    """Train to the end.
+    """Train to the end; return the best value of `trainer.monitor`, an accuracy as a fraction.
 
     Args:
         run: its config says what to do; results go to its folder.
         model: on the device, in training mode.
         loaders: the input.
         device: where to compute.
-
-    Returns:
-        The best value of `trainer.monitor`; an accuracy is a fraction.
 
     Raises:
         ConfigError: something of the config does not fit, said before the first step.
@@ -82,16 +72,10 @@ def fit(run: Run, model: nn.Module, loaders: Loaders, device: torch.device) -> f
     plan = Plan.of(run.config, len(loaders.train))
     state = make_state(run.config, model, device, plan)
     prepare = Preprocess(run.config, device)
-    rows: list[Row] = []
-    if run.config.resume is not None:
-        restored = restore(run, state, loaders, plan)
-        if restored is None:
-            return state.best.value
-        rows += restored
-    with aside():
-        first_step = state.step + 1 if state.step > 0 else 0  # the step itself has its points
-        opened = Trackers.of(run.directory, run.config.tracker, first_step)
-    with opened as trackers:
+    rows = restore(run, state, loaders, plan) if run.config.resume else []
+    if rows is None:  # nothing is left to train
+        return state.best.value
+    with Trackers.of(run.directory, run.config.tracker, state.step) as trackers:
         job = Job(run=run, plan=plan, loaders=loaders, prepare=prepare, trackers=trackers)
         describe(run.config, plan, loaders, model, device)
         show_samples(trackers, loaders, run.config.tracker.num_pictures, state.step)
@@ -126,47 +110,24 @@ def run_epoch(job: Job, state: State, epoch: int) -> Row:
 
 def train_epoch(job: Job, state: State) -> Row:
     """Train one epoch, or the rest of it; return what is known of it without an evaluation."""
-    start, wait, before = perf_counter(), Wait(), state.progress
     accumulate, echo = job.trainer.accumulate, job.trainer.echo
-    limit = None if job.plan.limit is None else job.plan.limit - before.num_batches
-    batches = islice(job.loaders.train, limit)
-    bar = progress(batches, state.epoch, job.plan.num_batches - before.num_batches)
-    split = windows(repeat(to_device(wait.of(bar), job.prepare.device), echo), accumulate)
     whole = math.lcm(echo, accumulate) // accumulate  # updates after which no batch is half used
-
-    def note(num_batches: int) -> None:
-        seconds = before.train_s + perf_counter() - start
-        stats = job.loaders.train.stats()
-        state.progress = Progress(
-            num_batches=num_batches,
-            built=before.built + stats.built,
-            reused=before.reused + stats.reused,
-            wait_s=before.wait_s + wait.seconds,
-            train_s=seconds,
-        )
-
-    for number, window in enumerate(stoppable(job, split, job.loaders.train, whole), 1):
+    first, last = state.progress.num_batches, job.plan.num_batches
+    measured = Measurement(state.progress, job.loaders.train.stats)
+    limit = None if job.plan.limit is None else last - first
+    bar = progress_bar(islice(job.loaders.train, limit), state.epoch, last - first)
+    uses = repeat(to_device(measured.wait_for(bar), job.prepare.device), echo)
+    every_window = stoppable(job, windows(uses, accumulate), job.loaders.train, whole)
+    for number, window in enumerate(every_window, 1):
         update(job.trainer, state, job.prepare, window)
-        if state.step % job.run.config.tracker.log_every == 0:
-            loss = state.losses.read(state.epoch)
-            job.trackers.scalars({"train/loss": loss, "train/lr": state.lr}, state.step)
+        log_if_due(job, state)
         if number % whole == 0:
-            note(before.num_batches + number * accumulate // echo)
+            state.progress = measured.progress(first + number * accumulate // echo)
             save_if_due(job, state)
     state.losses.read(state.epoch)
     state.check_weights()
-    note(job.plan.num_batches)
-    done = state.progress
-    return {
-        "epoch": state.epoch,
-        "train_loss": state.losses.mean,
-        "lr": state.lr,
-        "built": done.built,
-        "reused": done.reused,
-        "wait_s": round(done.wait_s, 4),
-        "samples_per_s": round((done.built + done.reused) / done.train_s, 1),
-        "step": state.step,
-    }
+    state.progress = measured.progress(last)
+    return training_row(state)
 
 
 def stoppable(job: Job, items: Iterable[T], loader: ReuseDataLoader, every: int = 1) -> Iterator[T]:
@@ -251,26 +212,6 @@ def evaluate(job: Job, model: nn.Module) -> Evaluation:
     return meters.result()
 
 
-def evaluate_checkpoint(
-    run: Run, model: nn.Module, loaders: Loaders, device: torch.device
-) -> float:
-    """Evaluate the checkpoint that `trainer.evaluate` names; return the value of the monitor.
-
-    Raises:
-        ConfigError: there is no such checkpoint, or it is another model's.
-    """
-    path = run.config.trainer.evaluate
-    assert path is not None
-    load_weights(model, path, device)
-    plan = Plan.of(run.config, len(loaders.train))
-    prepare = Preprocess(run.config, device)
-    job = Job(run=run, plan=plan, loaders=loaders, prepare=prepare, trackers=Trackers({}))
-    values = evaluate(job, model).columns()
-    run.add_metrics({name: values.get(name) for name in COLUMNS})
-    log.info("%s  %s", path, "  ".join(f"{name} {value:.4f}" for name, value in values.items()))
-    return values[run.config.trainer.monitor]
-
-
 def save(job: Job, state: State, ended: bool = False) -> None:
     """Write a checkpoint, at the end of an epoch also the best one."""
     place = (state.epoch + 1, 0) if ended else (state.epoch, state.progress.num_batches)
@@ -292,11 +233,17 @@ def save_if_due(job: Job, state: State) -> None:
         save(job, state)
 
 
+def log_if_due(job: Job, state: State) -> None:
+    """Add a point to the training curves every `tracker.log_every` updates."""
+    if state.step % job.run.config.tracker.log_every == 0:
+        loss = state.losses.read(state.epoch)
+        job.trackers.scalars({"train/loss": loss, "train/lr": state.lr}, state.step)
+
+
 def write_row(job: Job, row: Row) -> Row:
     """Write an epoch down: in metrics.csv, in the trackers, on the screen."""
-    job.run.add_metrics({name: row.get(name) for name in COLUMNS})
-    curves = {CURVES[name]: row[name] for name in CURVES if name in row}
-    job.trackers.scalars(curves, row["step"])
+    job.run.add_metrics(columns(row))
+    job.trackers.scalars(curves(row), row["step"])
     report_epoch(job.plan.epochs, row)
     return row
 

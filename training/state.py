@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,11 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from training.checks import ConfigError
 from training.config import Config
 from training.environment import versions
 from training.optim import Plan, Schedule, make_optimizer
 from training.options import MONITORS
+from training.progress import Progress, TrainLoss
 from training.randomness import random_states, restore_random_states
 from training.targets import make
 
@@ -61,63 +60,6 @@ class Best:
 
 
 @dataclass
-class TrainLoss:
-    """The losses of an epoch. Those not read yet stay on the device: reading one waits for it."""
-
-    sum: float = 0.0
-    num_samples: int = 0
-    unread: list[tuple[Tensor, int, int]] = field(default_factory=list)
-
-    def add(self, loss: Tensor, num_samples: int, step: int) -> None:
-        """Add the mean loss of a batch, on its way to an update."""
-        self.unread.append((loss.detach(), num_samples, step))
-
-    def read(self, epoch: int) -> float:
-        """Read what was added since the last time; return its mean over samples.
-
-        Raises:
-            FloatingPointError: a loss is not finite; says in which epoch and step.
-        """
-        if not self.unread:
-            return math.nan
-        losses = torch.stack([loss for loss, _, _ in self.unread]).tolist()
-        added = num_samples = 0
-        for loss, (_, size, step) in zip(losses, self.unread, strict=True):
-            if not math.isfinite(loss):
-                raise FloatingPointError(
-                    f"the training loss is {loss} in epoch {epoch}, step {step}"
-                )
-            self.sum += loss * size
-            added += loss * size
-            num_samples += size
-        self.num_samples += num_samples
-        self.unread.clear()
-        return added / num_samples
-
-    @property
-    def mean(self) -> float:
-        """The mean over all samples of the epoch that were read."""
-        return self.sum / self.num_samples if self.num_samples else math.nan
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What an epoch has come to so far.
-
-    Attributes:
-        num_batches: batches of the loader that are trained on.
-        built, reused: samples of these.
-        wait_s, train_s: seconds waited for them, and seconds in all.
-    """
-
-    num_batches: int = 0
-    built: int = 0
-    reused: int = 0
-    wait_s: float = 0.0
-    train_s: float = 0.0
-
-
-@dataclass
 class State:
     """What training changes, with what changes it.
 
@@ -148,7 +90,7 @@ class State:
     lr: float = 0.0
     base_lr: float | None = None
     losses: TrainLoss = field(default_factory=TrainLoss)
-    progress: Progress = Progress()
+    progress: Progress = field(default_factory=Progress)
     saved: int = 0
 
     @property
@@ -273,25 +215,3 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
-
-
-def load_weights(model: nn.Module, path: str, device: torch.device) -> None:
-    """Put the weights of a checkpoint into a model: the moving average where it has one.
-
-    Raises:
-        ConfigError: there is no checkpoint, or it is another model's.
-    """
-    place = f"trainer.evaluate must be a checkpoint of this model, but got trainer.evaluate={path}"
-    if not Path(path).is_file():
-        raise ConfigError(f"{place}: there is no such file")
-    try:
-        checkpoint = torch.load(path, map_location=device, weights_only=True)
-        weights = checkpoint["model"]
-        if checkpoint["ema"] is not None:
-            prefix = "module."
-            averaged = checkpoint["ema"].items()
-            weights = {k.removeprefix(prefix): v for k, v in averaged if k.startswith(prefix)}
-        model.load_state_dict(weights)
-    except Exception as error:  # whatever another program's file makes torch.load raise
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ConfigError(f"{place}: {reason}") from error

@@ -45,16 +45,16 @@ class TensorBoard:
         directory: the run folder.
         settings: dotted name -> value, shown as hyperparameters.
         options: none.
-        first_step: points from here on that an interrupted run left are dropped.
+        step: updates made before; points of later ones that an interrupted run left are dropped.
     """
 
     def __init__(
-        self, directory: Path, settings: dict[str, Any], options: dict[str, Any], first_step: int
+        self, directory: Path, settings: dict[str, Any], options: dict[str, Any], step: int
     ) -> None:
         from torch.utils.tensorboard import SummaryWriter
         from torch.utils.tensorboard.summary import hparams
 
-        purge_step = first_step or None
+        purge_step = step + 1 if step > 0 else None  # the point of `step` itself stays
         self._writer = SummaryWriter(str(directory / "tensorboard"), purge_step=purge_step)
         # Not add_hparams: that begins a second run in a folder named by the time.
         metrics = {"val/accuracy": 0.0, "val/loss": 0.0}
@@ -76,7 +76,7 @@ class Wandb:
     """A run of Weights & Biases; `options` go to `wandb.init`."""
 
     def __init__(
-        self, directory: Path, settings: dict[str, Any], options: dict[str, Any], first_step: int
+        self, directory: Path, settings: dict[str, Any], options: dict[str, Any], step: int
     ) -> None:
         import wandb
 
@@ -97,7 +97,7 @@ class Mlflow:
     """A run of MLflow; `options` name the `tracking_uri` and the `experiment`."""
 
     def __init__(
-        self, directory: Path, settings: dict[str, Any], options: dict[str, Any], first_step: int
+        self, directory: Path, settings: dict[str, Any], options: dict[str, Any], step: int
     ) -> None:
         from mlflow import MlflowClient
         from mlflow.entities import Param
@@ -141,13 +141,13 @@ class Trackers:
         self._trackers = trackers
 
     @classmethod
-    def of(cls, directory: Path, config: TrackerConfig, first_step: int = 0) -> Trackers:
+    def of(cls, directory: Path, config: TrackerConfig, step: int = 0) -> Trackers:
         """Open the trackers that the config names.
 
         Args:
             directory: the run folder; its recorded config is shown, because that holds no secret.
             config: which ones.
-            first_step: updates made before, in a run that continues.
+            step: updates made before, in a run that continues.
 
         Raises:
             ConfigError: a package is not installed.
@@ -168,7 +168,8 @@ class Trackers:
                     f"tracker.{name} needs a package that is missing: pip install '.[{extra}]'"
                 )
             try:
-                opened[name] = KINDS[name](directory, settings, options, first_step)
+                with aside():
+                    opened[name] = KINDS[name](directory, settings, options, step)
             except Exception as error:  # whatever a service makes its client raise
                 _say(name, error)
         return cls(opened)
