@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from multiprocessing import get_context
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 from training.signals import ASKING_TO_END, Interrupted, Signals, end_children
+from training.targets import PROJECT
 
 fork = get_context("fork")
 
@@ -110,3 +113,17 @@ def test_children_end_at_once_and_report_nothing() -> None:
     process.start()
     end_children()
     assert process.exitcode == -signal.SIGKILL
+
+
+def test_a_program_ends_while_its_workers_ignore_the_signal_that_asks_them_to() -> None:
+    program = (
+        "from torch.utils.data import DataLoader\n"
+        "from training.signals import leave_to_parent\n"
+        "loader = DataLoader(range(9), num_workers=2, worker_init_fn=leave_to_parent,\n"
+        "                    persistent_workers=True)\n"
+        "batches = iter(loader)\n"
+        "assert int(next(batches)) == 0\n"
+        "kept = [batches]\n"
+        "kept.append(kept)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=PROJECT, timeout=60, check=True)

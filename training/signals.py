@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from multiprocessing import active_children
+from multiprocessing.process import BaseProcess
+from multiprocessing.util import Finalize
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
@@ -108,9 +110,21 @@ class Signals:
 
 def end_children() -> None:
     """End the processes that prepare input, wherever they are in it: no file is left half."""
+    _kill(active_children())
+
+
+def _end_workers() -> None:
+    _kill([child for child in active_children() if child.daemon])
+
+
+# Before multiprocessing's own exit, which asks workers to end by a signal that they ignore, and
+# then waits for them.
+Finalize(None, _end_workers, exitpriority=10)
+
+
+def _kill(children: list[BaseProcess]) -> None:
     # torch's own handler would report each of them as an error, in the middle of anything.
     previous = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    children = active_children()
     for child in children:
         child.kill()
     for child in children:
