@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
+import math
 import typing
 from collections.abc import Iterator
 from types import UnionType
@@ -131,6 +132,30 @@ def test_a_mapping_a_list_and_a_value_are_not_taken_for_each_other(
     assert {k: text for k, text in messages.items() if not text.startswith(f"{k} must be ")} == {}
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "rule"),
+    [
+        ("build", "my_build.build", "a mapping, like build._target_=my_build.build"),
+        ("data.train", "mine.Photos", "a mapping, like data.train._target_=mine.Photos"),
+        ("model", 3, "a mapping"),
+        ("loader", 3, "a mapping, like loader.prefetch_factor=..."),
+        ("data.std", 0.3, "a list of numbers"),
+        *(
+            ("curriculum.table", table, "rows by first epoch, like {0: {magnitude: 0.3}, 4: {ma")
+            for table in (3, [1], {0: 3}, {0: None}, {"a": {"magnitude": 1}}, {0.5: {}})
+        ),
+    ],
+)
+def test_the_shape_that_a_value_must_have_is_shown(
+    composed: DictConfig, key: str, value: Any, rule: str
+) -> None:
+    OmegaConf.update(composed, key, value, merge=False, force_add=True)
+    with pytest.raises(ConfigError) as caught:
+        load_config(composed)
+    assert str(caught.value).startswith(f"{key} must be {rule}")
+    assert str(caught.value).endswith(f", but got {key}={OmegaConf.select(composed, key)}")
+
+
 def test_a_number_of_a_list_is_checked_as_well(composed: DictConfig) -> None:
     composed.data.mean = [0.1, "much", 0.3]
     with pytest.raises(ConfigError, match=r"^data\.mean\[1\] must be"):
@@ -179,7 +204,14 @@ def test_a_count_begins_at_one(composed: DictConfig, name: str, value: int) -> N
     [
         ("num_workers", [-1], "an integer from 0 up"),
         ("device", ["gpu", "", "CPU", " cpu", "0"], "one of auto, cpu, cuda, mps"),
-        ("data.std", [[0.1, 0.0, 0.1], [-1.0], [float("nan")]], "a list of positive numbers"),
+        (
+            "data.std",
+            [[0.1, 0.0, 0.1], [-1.0], [math.nan], [math.inf]],
+            "a list of positive numbers",
+        ),
+        ("data.mean", [[0.1, math.nan, 0.1], [-math.inf, 0.1, 0.1]], "a list of finite numbers"),
+        ("augment.magnitude", [math.nan, math.inf, -math.inf], "a finite number"),
+        ("trainer.mixup_alpha", [-0.1, math.nan, math.inf], "0 or larger"),
         ("data.mean", [[0.1], []], "as long as data.std (3 channels)"),
         ("data.num_classes", [0, -1], "a positive integer"),
         ("loader.prefetch_factor", [0, -1], "a positive integer"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import pytest
@@ -151,6 +152,35 @@ def test_every_row_sets_the_same_parameters(
     with pytest.raises(ConfigError, match="same parameters in every row") as caught:
         expand(composed, table)
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "rule"),
+    [
+        *(("magnitude", value, "a number") for value in ("abc", [1.0], None, True, {"a": 1})),
+        ("magnitude", math.nan, "a finite number"),
+        ("stored.affine.degrees", math.inf, "a finite number"),
+        ("stored.affine.degrees", "abc", "like 10.0"),
+        ("stored.affine.scale", "abc", "like [0.85, 1.15]"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_named_with_its_row(
+    composed: DictConfig, name: str, value: Any, rule: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        expand(composed, {0: {name: 1.0}, 3: {name: value}})
+    expected = f"curriculum.table, row 3: {name} must be {rule}, but got {value}"
+    assert expected == str(caught.value)
+
+
+def test_what_does_not_fit_the_parameters_that_follow_it_is_named(composed: DictConfig) -> None:
+    composed.augment.stored.affine.shear = "${times:2.0,${..affine.translate}}"
+    composed.augment.stored.affine.translate = 0.1
+    with pytest.raises(ConfigError) as caught:
+        expand(composed, {0: {"stored.affine.translate": [0.1, 0.1]}})
+    text = str(caught.value)
+    assert text.startswith("curriculum.table, row 0: stored.affine.translate=[0.1, 0.1] does not")
+    assert "augment.stored.affine.shear" in text and "\n" not in text
 
 
 def test_the_order_of_the_names_in_a_row_does_not_matter(composed: DictConfig) -> None:

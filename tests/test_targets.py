@@ -125,6 +125,30 @@ def test_a_target_that_does_not_exist_is_named(path: str) -> None:
     assert str(caught.value).partition(";")[0] == expected
 
 
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("torch.nn.Linera", "there is no torch.nn.Linera; did you mean torch.nn.Linear?"),
+        ("trainnig.build.f", "there is no trainnig.build.f"),
+        ("training.build.biuld_image", "did you mean training.build.build_image?"),
+        ("torchvision.transfroms.v2.RGB", "did you mean torchvision.transforms.v2.RGB?"),
+        ("training.build", "but training.build is a module; one in it is named by training.build."),
+    ],
+)
+def test_a_mistyped_target_is_answered_with_the_nearest_one(path: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^build\._target_ must exist") as caught:
+        target_of({"_target_": path}, "build")
+    assert text in str(caught.value)
+
+
+def test_a_mistyped_module_of_the_users_own_is_answered_with_the_one_meant(project: Path) -> None:
+    (project / "my_own_build.py").write_text("def build(): pass\n")
+    with pytest.raises(ConfigError) as caught:
+        target_of({"_target_": "my_onw_build.build"}, "build")
+    expected = "build._target_ must exist, but there is no my_onw_build.build; did you mean "
+    assert str(caught.value) == expected + "my_own_build.build?"
+
+
 REFUSED: list[dict[str, Any]] = [
     {"_target_": "torch.nn.Linear"},
     {"_target_": "torch.nn.Linear", "widht": 3},

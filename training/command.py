@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
+import io
 import os
-import re
 import shlex
 import sys
 import traceback
@@ -13,27 +12,26 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException, OverrideParseException
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from reuseloader import FolderInUseError
-from training.config import ConfigError, Table, load_config, unknown_key
+from training.arguments import join, parse
+from training.config import ConfigError, Table, load_config
 from training.curriculum import expand
+from training.explain import explain, mistake_in_files
 from training.recorded import default_run_dir, quoted, read_config, resumed, rewrite_command
 from training.records import Record, Run
 from training.replay import check_repeatable, compare
 from training.resolved import resolved
 from training.signals import Interrupted, end_children
-from training.targets import PROJECT
 
 # ${run_id:} makes run folders differ that are named after the same second.
 OmegaConf.register_new_resolver("run_id", lambda: os.urandom(3).hex(), use_cache=True, replace=True)
 
-CONF = PROJECT / "conf"
 USER_ERRORS = (ConfigError, FolderInUseError, HydraException, OmegaConfBaseException)
 
 
@@ -99,8 +97,11 @@ def run_command(main: Callable[[], Any]) -> None:
     Exit codes: 0 when all went well, 1 after an error, 128 + the number of a signal after one.
     """
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then leaves its exceptions to the lines below
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")  # a name must not stop a run
     try:
-        sys.argv[1:] = _for_hydra(sys.argv[1:])
+        sys.argv[1:] = join(parse(_for_hydra(sys.argv[1:])))
         main()
     except KeyboardInterrupt as error:
         end_children()
@@ -117,6 +118,10 @@ def run_command(main: Callable[[], Any]) -> None:
             raise
         # Hydra makes the folder before it calls anything of ours.
         fail(ConfigError(f"hydra.run.dir must be a folder that can be made: {error}"))
+    except Exception as error:
+        if line := mistake_in_files(error):
+            fail(ConfigError(line))
+        raise
 
 
 def _for_hydra(arguments: list[str]) -> list[str]:
@@ -143,52 +148,3 @@ def fail(error: Exception) -> NoReturn:
     """End the process with a user's mistake in one line."""
     print(f"error: {explain(error)}", file=sys.stderr)
     sys.exit(1)
-
-
-def explain(error: Exception) -> str:
-    """Return one line that says what is wrong and what would be right."""
-    text = str(error)
-    if isinstance(error, OverrideParseException):
-        return (
-            f"{error.override} must have the form key=value, with quotes where the shell needs them"
-        )
-    if match := re.search(r"Could not override '([^'@]+)", text):
-        return _unknown_key(match[1])
-    if match := re.search(r"Could not (?:find|load) '([^']+)'", text):
-        return _unknown_option(match[1])
-    cause = error.__cause__
-    if isinstance(error, HydraException) and cause is not None:
-        text = f"{text} {cause}"
-    lines = [line.strip() for line in text.splitlines()]
-    kept = [line for line in lines if line and not line.startswith(("full_key", "object_type"))]
-    return " ".join(kept)
-
-
-def _unknown_key(key: str) -> str:
-    """Explain a key that Hydra did not find, by what the chosen files hold."""
-    groups = [folder.name for folder in CONF.iterdir() if folder.is_dir()]
-    if key in groups:
-        return (
-            f"{key} names one file of conf/{key}; a value in it is set with a dot, {key}.name=value"
-        )
-    chosen = [word for word in sys.argv[1:] if word.partition("=")[0] in groups]
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = compose("config", overrides=[word for word in chosen if "," not in word])
-    return str(unknown_key(key, _keys(OmegaConf.to_container(config, resolve=False))))
-
-
-def _keys(value: Any, prefix: str = "") -> Iterator[str]:
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            yield f"{prefix}{name}"
-            yield from _keys(inner, f"{prefix}{name}.")
-
-
-def _unknown_option(path: str) -> str:
-    group, _, option = path.rpartition("/")
-    known = sorted(file.stem for file in (CONF / group).glob("*.yaml"))
-    if not group or not known:
-        return f"{path} is not a file of conf/"
-    near = difflib.get_close_matches(option, known, n=1)
-    remedy = f"did you mean {group}={near[0]}?" if near else f"known: {', '.join(known)}"
-    return f"{group} must be a file of conf/{group}, but got {group}={option}; {remedy}"

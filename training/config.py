@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, get_origin, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
@@ -36,7 +37,10 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         check("data.num_classes", self.num_classes, self.num_classes >= 1, "a positive integer")
-        check("data.std", self.std, all(s > 0 for s in self.std), "a list of positive numbers")
+        finite = all(math.isfinite(mean) for mean in self.mean)
+        check("data.mean", self.mean, finite, "a list of finite numbers")
+        positive = all(0 < std < math.inf for std in self.std)
+        check("data.std", self.std, positive, "a list of positive numbers")
         same = len(self.mean) == len(self.std)
         check("data.mean", self.mean, same, f"as long as data.std ({len(self.std)} channels)")
 
@@ -48,6 +52,10 @@ class AugmentConfig:
     magnitude: float = 1.0
     stored: dict[str, Any]
     fresh: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        finite = math.isfinite(self.magnitude)
+        check("augment.magnitude", self.magnitude, finite, "a finite number")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +165,8 @@ def load_config(composed: DictConfig) -> Config:
     except OmegaConfValidationError as error:
         raise _wrong_type(error, composed) from error
     except OmegaConfBaseException as error:
-        if not error.full_key:  # a list for a mapping, or the reverse
+        # a list for a mapping, or the reverse; a row of a table at what is no epoch
+        if not error.full_key or str(error.full_key).startswith("curriculum.table."):
             raise _wrong_type(error, composed) from error
         raise ConfigError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
     config = _freeze(Config, values)
@@ -195,8 +204,12 @@ def unknown_key(key: str, known: Iterable[str] = ()) -> ConfigError:
     last = key.rpartition(".")[2]
     # The path may be wrong, and the last word right.
     same = [name for name in known if name.rpartition(".")[2] == last]
-    near = same or difflib.get_close_matches(key, siblings or known, n=1)
-    if near:
+    if siblings:
+        words = {name.rpartition(".")[2]: name for name in siblings}
+        near = [words[word] for word in difflib.get_close_matches(last, words, n=1, cutoff=0.5)]
+    else:
+        near = difflib.get_close_matches(key, known, n=1)
+    if near := same or near:
         return ConfigError(f"{key} is not a key of the config; did you mean {near[0]}?")
     remedy = f"known: {', '.join(siblings)}" if siblings else "`python train.py --help` lists them"
     return ConfigError(f"{key} is not a key of the config; {remedy}")
@@ -241,12 +254,27 @@ def _full_key(error: OmegaConfBaseException) -> str:
 
 def _wrong_type(error: OmegaConfBaseException, composed: DictConfig) -> ConfigError:
     key = str(error.full_key or _culprit(composed))
+    if key.startswith("curriculum.table"):
+        key = "curriculum.table"  # of which the whole shows what is wrong
     value = OmegaConf.select(composed, key, throw_on_resolution_failure=False)
     hint: Any = Config
     for name in key.split("."):
         hint = get_type_hints(hint).get(name, Any) if is_dataclass(hint) else Any
+    given = "null" if value is None else value
+    return ConfigError(f"{key} must be {_rule(key, hint, value)}, but got {key}={given}")
+
+
+def _rule(key: str, hint: Any, value: Any) -> str:
     words = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
-    rule = next((text for kind, text in words.items() if hint in (kind, kind | None)), None)
-    if rule is None:
-        rule = "as in conf/"
-    return ConfigError(f"{key} must be {rule}, but got {key}={'null' if value is None else value}")
+    for kind, text in words.items():
+        if hint in (kind, kind | None):
+            return text
+    if hint == Table | None:
+        return "rows by first epoch, like {0: {magnitude: 0.3}, 4: {magnitude: 1.0}}"
+    if key.endswith("]"):
+        return "a number"
+    if hint == Node and isinstance(value, str):
+        return f"a mapping, like {key}._target_={value}"
+    if is_dataclass(hint):
+        return f"a mapping, like {key}.{fields(hint)[0].name}=..."
+    return {dict: "a mapping", list: "a list of numbers"}.get(get_origin(hint), "as in conf/")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import math
 from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from training.config import ConfigError, Table, suggest
 
@@ -77,9 +79,12 @@ def expand(composed: DictConfig, table: Table | None) -> Table:
                 f"curriculum.table must set the same parameters in every row, but row {epoch} "
                 f"sets {', '.join(row) or 'none'} and row 0 sets {', '.join(first) or 'none'}"
             )
-    rows = {epoch: _leaves(_with(composed, row)) for epoch, row in table.items()}
-    named = [name for name in rows[0] if name in first]
     plain = _leaves(composed)
+    for epoch, row in table.items():
+        for name, value in row.items():
+            _check_value(epoch, name, value, plain[name])
+    rows = {epoch: _row(composed, epoch, row) for epoch, row in table.items()}
+    named = [name for name in rows[0] if name in first]
     derived = [
         name
         for name in rows[0]
@@ -95,6 +100,30 @@ def _check_known(composed: DictConfig, epoch: int, name: str) -> None:
             f"curriculum.table, row {epoch}: {name} is no parameter of augment; "
             f"{suggest(name, known)}"
         )
+
+
+def _check_value(epoch: int, name: str, value: Any, plain: Any) -> None:
+    """Refuse what cannot stand where a number stands; only its transform knows all that can."""
+    if isinstance(value, float) and not math.isfinite(value):
+        rule = "a finite number"
+    elif name == "magnitude" and (isinstance(value, bool) or not isinstance(value, (int, float))):
+        rule = "a number"
+    elif isinstance(value, (str, dict)) and isinstance(plain, (int, float, list)):
+        rule = f"like {plain}"
+    else:
+        return
+    raise ConfigError(f"curriculum.table, row {epoch}: {name} must be {rule}, but got {value}")
+
+
+def _row(composed: DictConfig, epoch: int, row: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return _leaves(_with(composed, row))
+    except OmegaConfBaseException as error:
+        given = ", ".join(f"{name}={value}" for name, value in row.items())
+        raise ConfigError(
+            f"curriculum.table, row {epoch}: {given} does not fit what follows from it, "
+            f"{error.full_key}: {str(error).splitlines()[0]}"
+        ) from error
 
 
 def _with(composed: DictConfig, row: dict[str, Any]) -> DictConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,7 +44,8 @@ class TrainerConfig:
             rule = "null or a positive integer"
             check(f"trainer.{name}", value, value is None or value >= 1, rule)
         for name in ("mixup_alpha", "cutmix_alpha"):
-            check(f"trainer.{name}", getattr(self, name), getattr(self, name) >= 0, "0 or larger")
+            value = getattr(self, name)
+            check(f"trainer.{name}", value, 0 <= value < math.inf, "0 or larger")
         precision, monitor = self.precision, self.monitor
         known = precision in PRECISIONS
         check("trainer.precision", precision, known, f"one of {', '.join(PRECISIONS)}")

@@ -63,7 +63,9 @@ class Run:
         if self._is_begun:
             self._begin(record)
         delay = not self._is_begun  # a run that turns out to be finished stays as it is
-        file = logging.FileHandler(directory / "train.log", encoding="utf-8", delay=delay)
+        file = logging.FileHandler(
+            directory / "train.log", encoding="utf-8", errors="backslashreplace", delay=delay
+        )
         self._handlers = [_Console(), file]
 
     def _begin(self, record: Record) -> None:

@@ -12,9 +12,11 @@ import pydoc
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from training.config import ConfigError, Node
+from training.nearest import nearest_target
 
 PROJECT = Path(__file__).resolve().parent.parent
 
@@ -107,8 +109,12 @@ def target_of(node: Node, place: str) -> Any:
         reason = " ".join(f"{error.exc.__name__}: {error.value}".split())  # type: ignore[union-attr]
         raise ConfigError(f"{place}._target_={path} cannot be imported: {reason}") from error
     if target is None:
-        remedy = "; pip install '.[timm]'" if path.startswith("timm.") else ""
-        raise ConfigError(f"{place}._target_ must exist, but there is no {path}{remedy}")
+        raise _absent(place, path)
+    if isinstance(target, ModuleType):
+        raise ConfigError(
+            f"{place}._target_ must exist as a function or class, but {path} is a module; "
+            f"one in it is named by {path}.NAME"
+        )
     # A path like training.targets.Path.unlink begins well and ends elsewhere.
     home = getattr(target, "__module__", None)
     if not callable(target) or not isinstance(home, str) or not _is_allowed(home):
@@ -152,7 +158,22 @@ def _is_inside(path: Path) -> bool:
     return path.is_relative_to(PROJECT) and "site-packages" not in path.parts
 
 
+def _absent(place: str, path: str) -> ConfigError:
+    remedy = f"; did you mean {near}?" if (near := _near(path)) else ""
+    if path.startswith("timm.") and _find("timm") is None:
+        remedy = "; pip install -e '.[timm]'"
+    return ConfigError(f"{place}._target_ must exist, but there is no {path}{remedy}")
+
+
+def _near(path: str) -> str | None:
+    return nearest_target(path, ALLOWED_PACKAGES, PROJECT)
+
+
 def _refusal(place: str, path: str) -> ConfigError:
+    head, dot, _ = path.partition(".")
+    heads = {package.partition(".")[0] for package in ALLOWED_PACKAGES}
+    if (dot and _find(head) is None) or (head in heads and _near(path) not in (None, path)):
+        return _absent(place, path)
     return ConfigError(
         f"{place}._target_ must lie in this project or in one of {', '.join(ALLOWED_PACKAGES)}, "
         f"but got {path}; to allow a package, add it to ALLOWED_PACKAGES in training/targets.py"

@@ -56,14 +56,15 @@ class Trainer:
         out, err = self._capsys.readouterr()
         return Outcome(code, out, err, self._new_runs())
 
-    def start(self, *arguments: str, small: bool = True) -> subprocess.Popen[str]:
-        """Start a process of its own, in a process group of its own."""
+    def start(self, *arguments: str, small: bool = True, **variables: str) -> subprocess.Popen[str]:
+        """Start a process of its own, in a process group of its own, with more variables set."""
         # All warnings are errors, but torch's that four workers are many for this machine.
         ignore = "ignore:This DataLoader will create:UserWarning"
         command = [sys.executable, "-W", "error", "-W", ignore, str(PROJECT / "train.py")]
         return subprocess.Popen(
             [*command, *_with_defaults(arguments, small)],
             cwd=self.folder,
+            env={**os.environ, **variables},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -94,6 +95,4 @@ def without_times(run: Path) -> list[dict[str, str]]:
 
 
 def _with_defaults(arguments: tuple[str, ...], small: bool) -> list[str]:
-    defaults = SMALL if small else []
-    flags = [argument for argument in arguments if argument == "-m"]  # which comes first
-    return [*flags, *defaults, *(argument for argument in arguments if argument != "-m")]
+    return [*(SMALL if small else []), *arguments]
