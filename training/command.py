@@ -20,7 +20,9 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from reuseloader import FolderInUseError
+from reuseloader import FolderInUseError, ImpureBuildError
+from reuseloader.store import UnstorableSampleError
+from training.checks import text_of
 from training.config import ConfigError, Table, load_config, unknown_key
 from training.curriculum import expand
 from training.recorded import default_run_dir, quoted, read_config, resumed, rewrite_command
@@ -34,7 +36,10 @@ from training.targets import PROJECT
 OmegaConf.register_new_resolver("run_id", lambda: os.urandom(3).hex(), use_cache=True, replace=True)
 
 CONF = PROJECT / "conf"
-USER_ERRORS = (ConfigError, FolderInUseError, HydraException, OmegaConfBaseException)
+USER_ERRORS = (
+    *(ConfigError, FolderInUseError, ImpureBuildError, UnstorableSampleError),
+    *(HydraException, OmegaConfBaseException),
+)
 
 
 @contextmanager
@@ -147,7 +152,7 @@ def fail(error: Exception) -> NoReturn:
 
 def explain(error: Exception) -> str:
     """Return one line that says what is wrong and what would be right."""
-    text = str(error)
+    text = text_of(error)
     if isinstance(error, OverrideParseException):
         return (
             f"{error.override} must have the form key=value, with quotes where the shell needs them"
