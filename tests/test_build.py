@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from torchvision.transforms import v2
 
 from reuseloader import ReuseKey, ReusePolicy
 from training.build import build_image, compose, finish_image
+from training.checks import ConfigError
 from training.config import load_config
 from training.curriculum import Steps, expand
 from training.data.digits import Digits
@@ -120,9 +122,37 @@ def test_the_number_of_threads_changes_no_bit_and_is_left_alone(num_threads: int
     torch.set_num_threads(num_threads)  # the fixture of all tests sets it back
     assert equal(all_images(), expected)
     assert torch.get_num_threads() == num_threads
-    with pytest.raises(TypeError):
-        build_image(key(3, 0), source=SOURCE, transforms=Steps({0: len}))  # type: ignore[dict-item]
+    with pytest.raises(ZeroDivisionError):
+        build_image(key(3, 0), source=SOURCE, transforms=Steps({0: lambda _: 1 / 0}))
     assert torch.get_num_threads() == num_threads
+
+
+@pytest.mark.parametrize(("low", "high"), [(-2.1, 2.6), (0.0, 255.0), (math.nan, 1.0)])
+def test_floats_that_are_normalised_already_are_refused_and_not_wrapped(
+    low: float, high: float
+) -> None:
+    odd = Steps({0: lambda _: torch.tensor([[[low, high]]])})
+    for stage, place in ((build_image, "augment.stored"), (finish_image, "augment.fresh")):
+        arguments = {"source": SOURCE} if stage is build_image else {"sample": {"image": made()}}
+        with pytest.raises(ConfigError, match=rf"^{place} must leave floats in \[0, 1\], but they"):
+            stage(key=key(3, 0), transforms=odd, **arguments)
+
+
+def test_what_a_resize_overshoots_is_clamped() -> None:
+    edge = Steps({0: lambda _: torch.tensor([[[-0.1, 0.0, 0.5, 1.0, 1.1]]])})
+    assert build_image(key(3, 0), source=SOURCE, transforms=edge)["image"].flatten().tolist() == (
+        [0, 0, 127, 255, 255]
+    )
+
+
+def test_transforms_that_leave_no_tensor_are_named() -> None:
+    with pytest.raises(ConfigError, match=r"^augment.stored must leave a tensor, but got Image$"):
+        build_image(key(3, 0), source=SOURCE, transforms=Steps({0: v2.ToPILImage()}))
+
+
+def test_the_fresh_stage_ends_in_bytes_too() -> None:
+    image = finished(0, v2.ToDtype(torch.float32, scale=True))
+    assert torch.equal(made(), image) and type(image) is torch.Tensor
 
 
 class OnlyFirstEpoch:

@@ -17,8 +17,9 @@ from training.checks import ConfigError
 from training.device import Preprocess, repeat
 from training.loop import update, windows
 from training.models import SmallConvNet
-from training.optim import Plan, Schedule
+from training.optim import Plan
 from training.options import TrainerConfig
+from training.schedule import Schedule
 from training.state import Best, State
 from training.targets import PROJECT
 
@@ -119,13 +120,14 @@ def make_state(schedule: dict[str, Any] = CONSTANT, **changes: Any) -> State:
 
 def plain_batches(batch_size: int = 2) -> list[dict[str, Tensor]]:
     """Return x = 0..9 in order."""
-    parts = torch.arange(10.0).split(batch_size)
+    parts = torch.arange(10, dtype=torch.uint8).split(batch_size)
     return [{"image": part.view(-1, 1, 1, 1), "label": torch.zeros(len(part))} for part in parts]
 
 
 def train_scalar(state: State, batches: list[dict[str, Tensor]], **options: Any) -> State:
     trainer = TrainerConfig(**options)
-    prepare = Preprocess(make_config("data.mean=[0.0]", "data.std=[1.0]"), CPU)
+    # Bytes become x / 255, and with this deviation x again, but for the last bits.
+    prepare = Preprocess(make_config("data.mean=[0.0]", f"data.std=[{1 / 255}]"), CPU)
     for window in windows(repeat(batches, trainer.echo), trainer.accumulate):
         update(trainer, state, prepare, window)
     return state

@@ -30,6 +30,12 @@ def test_the_width_sets_the_channels_of_the_first_convolution() -> None:
     assert SmallConvNet(num_classes=10, width=8)[0].out_channels == 8
 
 
+@pytest.mark.parametrize("name", ["num_classes", "in_channels", "width"])
+def test_a_size_of_nothing_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{name} must be a positive integer, but got {name}=0"):
+        SmallConvNet(**{"num_classes": 10, name: 0})
+
+
 def test_images_of_16_pixels_are_the_smallest_that_fit(model: SmallConvNet) -> None:
     assert model.eval()(torch.zeros(1, 3, 16, 16)).shape == (1, 10)
     with pytest.raises(RuntimeError, match="too small"):

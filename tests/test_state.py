@@ -104,6 +104,10 @@ def test_a_checkpoint_continues_where_it_was_saved(tmp_path: Path) -> None:
         assert torch.equal(theirs, ours)
 
 
+def random_images() -> torch.Tensor:
+    return torch.randint(256, (4, 3, 64, 64), dtype=torch.uint8)
+
+
 def steps(state: State, count: int) -> list[float]:
     """Train on random images; return the losses."""
     from training.device import Preprocess
@@ -113,7 +117,7 @@ def steps(state: State, count: int) -> list[float]:
     prepare = Preprocess(config, CPU)
     state.losses = TrainLoss()
     for _ in range(count):
-        batch: dict[str, Any] = {"image": torch.rand(4, 3, 64, 64), "label": torch.arange(4)}
+        batch: dict[str, Any] = {"image": random_images(), "label": torch.arange(4)}
         update(config.trainer, state, prepare, [batch])
     state.best.update(0.1 * state.step, 0)
     return [loss.item() for loss, _, _ in state.losses.unread]

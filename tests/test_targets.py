@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -172,6 +173,65 @@ def test_arguments_that_are_refused_are_reported_in_a_line(node: dict[str, Any])
     assert str(caught.value).startswith(start)
     assert len(str(caught.value)) > len(start)
     assert "\n" not in str(caught.value)
+
+
+def raises(kind: str, text: str = "") -> None:
+    raise getattr(builtins, kind)(text)
+
+
+class NotCallable:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("KeyError", "KeyError: 'the\\nname'"),
+        ("AttributeError", "AttributeError: the name"),
+        ("AssertionError", "AssertionError: the name"),
+        ("NotImplementedError", "the name"),
+        ("TypeError", "the name"),
+    ],
+)
+def test_whatever_a_target_raises_is_a_line_that_names_the_key(kind: str, expected: str) -> None:
+    node = {"_target_": "test_targets.raises", "kind": kind, "text": "the\nname"}
+    with pytest.raises(ConfigError) as caught:
+        make({"_target_": "torch.nn.Identity", "x": [node]}, "model")
+    assert str(caught.value) == f"model.x[0]: test_targets.raises refused its arguments: {expected}"
+
+
+def test_an_error_without_a_text_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"refused its arguments: RuntimeError$"):
+        make({"_target_": "test_targets.raises", "kind": "RuntimeError"}, "model")
+
+
+@pytest.mark.parametrize("value", [5, "ab", {"a": 1}, None])
+def test_positional_arguments_are_a_list(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^model\._args_ must be a list, but got model\._args_="):
+        make({"_target_": "torch.nn.Identity", "_args_": value}, "model")
+
+
+def test_nothing_is_made_before_every_target_has_been_checked() -> None:
+    made: list[int] = []
+    nodes = [{"_target_": "test_targets.note", "made": made}, {"_target_": "os.system"}]
+    with pytest.raises(ConfigError, match=r"^model\.x\[1\]\._target_ must lie in"):
+        make({"_target_": "torch.nn.Identity", "x": nodes}, "model")
+    with pytest.raises(ConfigError, match=r"^model\._args_\[1\]\._target_ must lie in"):
+        make({"_target_": "torch.nn.Identity", "_args_": nodes}, "model")
+    assert made == []
+
+
+def note(made: list[int]) -> None:
+    made.append(1)
+
+
+def test_a_class_whose_instances_cannot_be_called_makes_no_function() -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_function({"_target_": "test_targets.NotCallable"}, "build")
+    assert str(caught.value) == (
+        "build._target_ must be a function, or a class with __call__, "
+        "but got test_targets.NotCallable"
+    )
 
 
 def test_a_function_with_a_part_that_cannot_be_made_is_reported_in_a_line() -> None:

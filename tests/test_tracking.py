@@ -144,7 +144,7 @@ def test_pictures_show_stored_and_fresh_samples_and_the_confusion_of_the_best_ep
 
     assert {"input/stored_and_fresh", "val/confusion"} == {*events.Tags()["images"]}
     (grid,) = events.Images("input/stored_and_fresh")
-    assert (grid.width, grid.height) == (8 * 66 + 2, 2 * 66 + 2)
+    assert (grid.width, grid.height) == (4 * 135 + 4, 2 * 70 + 4)
 
 
 def test_hyperparameters_are_shown_without_a_stray_folder(tmp_path: Path) -> None:

@@ -15,9 +15,12 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 from reuseloader import ReuseKey, seeded
+from training.checks import ConfigError
 from training.curriculum import Steps
 
 Transform = Callable[[Any], Any]
+
+_OVERSHOOT = 0.5  # a bicubic resize of floats leaves [0, 1] by less than that
 
 
 class Source(Protocol):
@@ -48,8 +51,7 @@ def build_image(key: ReuseKey, *, source: Source, transforms: Steps[Transform]) 
     item = source[key.index]
     with seeded(key.seed), single_thread():
         image = transforms.at(key.first_epoch)(item["image"])
-    image = F.to_dtype(image, torch.uint8, scale=True)
-    return {"image": image.as_subclass(torch.Tensor), "label": item["label"]}
+    return {"image": to_bytes(image, "augment.stored"), "label": item["label"]}
 
 
 def finish_image(
@@ -57,7 +59,31 @@ def finish_image(
 ) -> dict[str, Any]:
     """Add the fresh part to a stored sample, at every use: `transforms` of `key.epoch`."""
     with seeded(key.use_seed), single_thread():
-        return {**sample, "image": transforms.at(key.epoch)(sample["image"])}
+        image = transforms.at(key.epoch)(sample["image"])
+    return {**sample, "image": to_bytes(image, "augment.fresh")}
+
+
+def to_bytes(image: torch.Tensor, place: str) -> torch.Tensor:
+    """Return what transforms left as a plain uint8 tensor.
+
+    Args:
+        image: uint8, another integer type, or floats in [0, 1].
+        place: of the transforms in the config.
+
+    Raises:
+        ConfigError: it is no tensor, or there are other floats in it.
+    """
+    if not isinstance(image, torch.Tensor):
+        raise ConfigError(f"{place} must leave a tensor, but got {type(image).__name__}")
+    if image.is_floating_point():
+        low, high = image.aminmax()
+        if not (low >= -_OVERSHOOT and high <= 1 + _OVERSHOOT):  # not for NaN either
+            raise ConfigError(
+                f"{place} must leave floats in [0, 1], but they go from {low:.3g} to {high:.3g}; "
+                "images are normalised on the device, by data.mean and data.std"
+            )
+        image = image.clamp(0, 1)
+    return F.to_dtype(image, torch.uint8, scale=True).as_subclass(torch.Tensor)
 
 
 def compose(transforms: list[Transform]) -> Transform:

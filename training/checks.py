@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 
@@ -19,3 +20,23 @@ def check_minimum(name: str, value: int, minimum: int) -> None:
     """Raise where an integer is below 0 or 1."""
     rule = {0: "an integer from 0 up", 1: "a positive integer"}[minimum]
     check(name, value, value >= minimum, rule)
+
+
+def text_of(error: BaseException) -> str:
+    """Return what an exception says, never nothing.
+
+    Of one that a worker raised, without the worker's traceback, which its text holds as well.
+    """
+    text = str(error)
+    if "\nOriginal Traceback " in text:
+        lines = text.rstrip().splitlines()
+        last_frame = max(n for n, line in enumerate(lines) if n == 0 or line.startswith(" "))
+        return re.sub(r"^[\w.]+: ", "", "\n".join(lines[last_frame + 1 :]))
+    if isinstance(error, (LookupError, AttributeError, AssertionError)) or not text:
+        return f"{type(error).__name__}: {text}".removesuffix(": ")
+    return text
+
+
+def reason(error: BaseException) -> str:
+    """Return in one line what an exception says."""
+    return " ".join(text_of(error).split())

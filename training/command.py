@@ -18,7 +18,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from reuseloader import FolderInUseError
+from reuseloader import FolderInUseError, ImpureBuildError
+from reuseloader.store import UnstorableSampleError
 from training.arguments import join, parse
 from training.config import ConfigError, Table, load_config
 from training.curriculum import expand
@@ -32,7 +33,10 @@ from training.signals import Interrupted, end_children
 # ${run_id:} makes run folders differ that are named after the same second.
 OmegaConf.register_new_resolver("run_id", lambda: os.urandom(3).hex(), use_cache=True, replace=True)
 
-USER_ERRORS = (ConfigError, FolderInUseError, HydraException, OmegaConfBaseException)
+USER_ERRORS = (
+    *(ConfigError, FolderInUseError, ImpureBuildError, UnstorableSampleError),
+    *(HydraException, OmegaConfBaseException),
+)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
 
+from training.checks import text_of
 from training.config import unknown_key
 from training.recorded import quoted
 from training.targets import PROJECT
@@ -36,7 +37,7 @@ def explain(error: Exception) -> str:
     """Return one line that says what is wrong and what would be right."""
     if isinstance(error, OverrideParseException):
         return _unreadable(error.override)
-    text = str(error)
+    text = text_of(error)
     for pattern, answer in _ANSWERS.items():
         if match := re.search(pattern, text):
             return answer(*match.groups())

@@ -15,6 +15,7 @@ from training.config import Config, ConfigError, Node
 from training.curriculum import Steps, apply_row
 from training.fingerprint import fingerprint, project_code
 from training.records import Run
+from training.samples import check_signature, checked
 from training.signals import leave_to_parent
 from training.targets import make, make_function
 
@@ -68,8 +69,14 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
     )
     fresh = rows.map(lambda row: compose(_make_stage(config.augment.fresh, row, "fresh")))
     build = make_function(config.build, "build")
-    build_train = partial(build, source=train, transforms=stored)
+    check_signature(build, config.build["_target_"])
     finish = partial(finish_image, transforms=fresh) if config.augment.fresh else None
+    build_train, finish = checked(
+        partial(build, source=train, transforms=stored), finish, config.data
+    )
+    build_val, _ = checked(
+        partial(build, source=val, transforms=Steps({0: compose(prepare)})), None, config.data
+    )
     num_train = _num_train(config, train)
     single = drop_single and _leaves_one(num_train, config.batch_size)
     options = _options(config, device)
@@ -95,7 +102,7 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
             **options,
         ),
         val=_make_loader(
-            partial(build, source=val, transforms=Steps({0: compose(prepare)})),
+            build_val,
             len(val),
             run.cache / "val",
             lifetime=FOREVER,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from training.checks import check_minimum
+
 
 class SmallConvNet(nn.Sequential):
     """A coarse first convolution, three more with pooling between, then a mean over the image.
@@ -14,10 +16,16 @@ class SmallConvNet(nn.Sequential):
         in_channels: channels of the image.
         width: channels of the first convolution.
 
+    Raises:
+        ValueError: an argument is not a positive integer.
+
     Input: float N x in_channels x H x W, H and W at least 16. Output: float N x num_classes.
     """
 
     def __init__(self, num_classes: int, in_channels: int = 3, width: int = 16) -> None:
+        check_minimum("num_classes", num_classes, 1)
+        check_minimum("in_channels", in_channels, 1)
+        check_minimum("width", width, 1)
         super().__init__(
             *_convolution(in_channels, width, kernel_size=5, stride=4),
             *_convolution(width, 2 * width, kernel_size=3),

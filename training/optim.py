@@ -1,4 +1,4 @@
-"""How the weights are updated: parameter groups, optimizer, and the schedule of the rate."""
+"""How often the weights are updated, and by what."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
-from training.checks import ConfigError, check
+from training.checks import ConfigError
 from training.config import Config, Node
-from training.options import MONITORS
-from training.targets import make, target_of
+from training.targets import make
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,123 +91,3 @@ def parameter_groups(named: Iterable[tuple[str, nn.Parameter]]) -> list[dict[str
     spared = [parameter for parameter in learning if parameter.ndim < 2]
     groups: list[dict[str, Any]] = [{"params": decayed}, {"params": spared, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
-
-
-class Schedule:
-    """A scheduler of torch, stepped after updates or after epochs as its node says.
-
-    Args:
-        node: a scheduler's node; `step_each` is `update` (where left out) or `epoch`, and the
-            word `total_steps` as a value stands for the number of steps in the run.
-        optimizer: whose rate it sets.
-        plan: how long the run is.
-        monitor: decides whether a plateau is one of the smallest or of the largest value.
-
-    Raises:
-        ConfigError: the node cannot be made.
-    """
-
-    def __init__(self, node: Node, optimizer: Optimizer, plan: Plan, monitor: str) -> None:
-        node = dict(node)
-        self.each = node.pop("step_each", "update")
-        check("schedule.step_each", self.each, self.each in ("update", "epoch"), "update or epoch")
-        self.watches = target_of(node, "schedule") is ReduceLROnPlateau
-        if self.watches:
-            rule = "epoch for a schedule that watches an evaluation"
-            check("schedule.step_each", self.each, self.each == "epoch", rule)
-            node.setdefault("mode", MONITORS[monitor])
-        epochs = plan.schedule_end or plan.epochs
-        total = epochs * plan.steps_per_epoch if self.each == "update" else epochs
-        self.total = math.inf if plan.schedule_end is None else total
-        node = {name: total if value == "total_steps" else value for name, value in node.items()}
-        self.scheduler: LRScheduler = make(node, "schedule", optimizer)
-
-    def after_update(self) -> None:
-        """Step a schedule of updates."""
-        if self.each == "update":
-            self._step()
-
-    def after_epoch(self, value: float | None) -> None:
-        """Step a schedule of epochs; `value` is what is monitored, None without evaluation."""
-        if self.each == "epoch" and not self.watches:
-            self._step()
-        elif self.watches and value is not None:
-            self.scheduler.step(value)
-
-    def scale(self, factor: float) -> None:
-        """Multiply every rate that the scheduler knows of, the present and the coming ones."""
-        if factor == 1:
-            return
-        for group in self.scheduler.optimizer.param_groups:
-            for name in ("lr", "initial_lr", "max_lr", "min_lr"):
-                if name in group:
-                    group[name] *= factor
-        for name in ("base_lrs", "max_lrs", "_last_lr"):
-            if hasattr(self.scheduler, name):
-                rates = [rate * factor for rate in getattr(self.scheduler, name)]
-                setattr(self.scheduler, name, rates)
-
-    def _step(self) -> None:
-        # OneCycleLR has this many rates; asked for one more it begins to climb again, as cosines
-        # do after `total` steps.
-        num_rates = getattr(self.scheduler, "total_steps", math.inf)
-        if self.scheduler.last_epoch + 1 < min(num_rates, self.total + 1):
-            self.scheduler.step()
-
-
-def warmup_cosine(
-    optimizer: Optimizer,
-    total_steps: int,
-    warmup: float = 0.0,
-    start_factor: float = 0.1,
-    min_factor: float = 0.0,
-) -> LambdaLR:
-    """Let the rate climb along a line, then fall along a cosine (Loshchilov & Hutter, 2017).
-
-    After `total_steps` steps the rate is exactly `min_factor` times the full one, and stays.
-
-    Args:
-        optimizer: whose rate it sets.
-        total_steps: a positive integer.
-        warmup: share of the steps that the climb takes, in [0, 1); 0 starts at the full rate.
-        start_factor: the first rate of the climb, as a share of the full one, in [0, 1].
-        min_factor: the last rate, as a share of the full one, in [0, 1].
-
-    Raises:
-        ValueError: an argument breaks a rule above.
-    """
-    _check_share("warmup", warmup, warmup < 1)
-    _check_share("start_factor", start_factor, start_factor <= 1)
-    _check_share("min_factor", min_factor, min_factor <= 1)
-    num_climbing = round(warmup * total_steps)
-
-    def factor(step: int) -> float:
-        if step < num_climbing:
-            return start_factor + (1 - start_factor) * step / num_climbing
-        progress = (step - num_climbing) / max(1, total_steps - num_climbing)
-        height = (1 + math.cos(math.pi * min(1.0, progress))) / 2
-        return min_factor + (1 - min_factor) * height
-
-    return LambdaLR(optimizer, factor)
-
-
-def one_cycle(
-    optimizer: Optimizer, total_steps: int, max_lr: float, pct_start: float = 0.25, **options: Any
-) -> OneCycleLR:
-    """Return torch's OneCycleLR, also where the climb is exactly one step long.
-
-    Args:
-        optimizer: whose rate it sets.
-        total_steps: number of rates.
-        max_lr: the full rate.
-        pct_start: share of the steps that the climb takes.
-        options: everything else that OneCycleLR takes.
-    """
-    if pct_start * total_steps == 1:
-        pct_start *= 1 + 1e-9  # torch 2.14 divides by the length of the climb less one
-    return OneCycleLR(optimizer, max_lr, total_steps, pct_start=pct_start, **options)
-
-
-def _check_share(name: str, value: float, below: bool) -> None:
-    if not (value >= 0 and below):
-        raise ValueError(f"{name} must be a share of 1, but got {name}={value}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,10 @@ from training.randomness import aside
 from training.tracking import Trackers
 
 _PAIRS_A_ROW = 4
+_MAX_NAMES = 100  # that can be read beside a confusion matrix
+
+# matplotlib tells of its first search for fonts, and Hydra prints what any package tells.
+logging.getLogger("matplotlib.font_manager").setLevel(logging.WARNING)
 
 
 def show_samples(trackers: Trackers, loaders: Loaders, num_samples: int, step: int) -> None:
@@ -32,7 +38,7 @@ def show_confusion(
 
 
 def sample_grid(loaders: Loaders, num_samples: int) -> Tensor:
-    """Return the first samples of the coming epoch, each as stored and, beside it, as trained on.
+    """Return the first samples of the coming epoch in pairs: as stored, and as trained on.
 
     They are prepared here once more: a sample follows from its key.
 
@@ -41,16 +47,17 @@ def sample_grid(loaders: Loaders, num_samples: int) -> Tensor:
     """
     policy, epoch, size = loaders.train.policy, loaders.train.epoch, loaders.num_train
     positions = np.arange(min(num_samples, size))
-    pictures = []
+    pairs = []
     with aside():
         for index in policy.order(positions, epoch, size).tolist():
             key = policy.key(index, epoch)
             stored = loaders.build(key)
             fresh = loaders.finish(stored, key) if loaders.finish else stored
-            pictures += [_picture(stored), _picture(fresh)]
-    size_of_first = list(pictures[0].shape[-2:])
-    alike = [F.resize(picture, size_of_first, antialias=True) for picture in pictures]
-    return make_grid(alike, nrow=2 * _PAIRS_A_ROW, pad_value=255)
+            pairs.append([_picture(stored), _picture(fresh)])
+    side = list(pairs[0][0].shape[-2:])  # of what differs in size, the first one decides
+    alike = [[F.resize(picture, side, antialias=True) for picture in pair] for pair in pairs]
+    joined = [make_grid(pair, nrow=2, padding=1, pad_value=255) for pair in alike]
+    return make_grid(joined, nrow=_PAIRS_A_ROW, padding=4, pad_value=255)
 
 
 def _picture(sample: dict[str, Any]) -> Tensor:
@@ -67,15 +74,18 @@ def confusion_picture(confusion: Tensor, classes: list[str]) -> Tensor:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    side = min(20.0, 3 + 0.4 * len(classes))  # inches
+    num = len(classes)
+    side = min(20.0, 3 + 0.4 * num)  # inches
     figure = Figure(figsize=(side, side), dpi=100, layout="constrained")
     canvas = FigureCanvasAgg(figure)  # not pyplot, which keeps every figure
     axes = figure.add_subplot(xlabel="predicted class", ylabel="true class")
     share = confusion / confusion.sum(1, keepdim=True).clamp(min=1)
     axes.imshow(share.numpy(), cmap="Blues", vmin=0, vmax=1)
-    axes.set_xticks(range(len(classes)), classes, rotation=90)
-    axes.set_yticks(range(len(classes)), classes)
-    if len(classes) <= 30:
+    ticks = range(0, num, math.ceil(num / _MAX_NAMES))  # of more, every so many
+    names = [_shortened(classes[label]) for label in ticks]
+    axes.set_xticks(ticks, names, rotation=90 if max(map(len, names)) > 3 else 0)
+    axes.set_yticks(ticks, names)
+    if num <= 30:
         for (true, predicted), count in np.ndenumerate(confusion.numpy()):
             colour = "white" if share[true, predicted] > 0.5 else "black"
             if count:
@@ -83,3 +93,7 @@ def confusion_picture(confusion: Tensor, classes: list[str]) -> Tensor:
     canvas.draw()
     pixels = np.asarray(canvas.buffer_rgba())[..., :3]
     return torch.from_numpy(pixels.copy()).permute(2, 0, 1)
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= 24 else f"{name[:11]}...{name[-10:]}"

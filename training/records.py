@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 from training import environment
 from training.checkpoint import keep_numbered, write_checkpoint
+from training.checks import text_of
 from training.config import Config, ConfigError, Table
 from training.signals import Signals
 
@@ -167,14 +168,14 @@ class Run:
             self._metrics.close()
 
     def _end(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
-        if kind is None:
+        if kind is None or error is None:
             self._status("done")
             if self._remove_cache:
                 shutil.rmtree(self.cache, ignore_errors=True)
         elif issubclass(kind, KeyboardInterrupt):
             self._status("interrupted")
         else:
-            self._status("failed", f"{kind.__name__}: {error}")
+            self._status("failed", f"{kind.__name__}: {text_of(error)}")
             log.error("failed", exc_info=error)
 
     def add_metrics(self, row: dict[str, Any]) -> None:

@@ -16,10 +16,11 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from training.config import Config
 from training.environment import versions
-from training.optim import Plan, Schedule, make_optimizer
+from training.optim import Plan, make_optimizer
 from training.options import MONITORS
 from training.progress import Progress, TrainLoss
 from training.randomness import random_states, restore_random_states
+from training.schedule import Schedule
 from training.targets import make
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (output, labels) -> the mean over the batch
@@ -122,13 +123,11 @@ class State:
         """
         self.losses.read(self.epoch)
         self.check_weights()
-        # Some schedulers of torch 2.1 keep functions there, which are not loaded as weights.
-        scheduler = self.schedule.scheduler.state_dict().items()
         return {
             "model": self.model.state_dict(),
             "ema": None if self.ema is None else self.ema.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "scheduler": {name: value for name, value in scheduler if not callable(value)},
+            "scheduler": self.schedule.state_dict(),
             "scaler": self.scaler.state_dict(),
             "random": random_states(),
             "epoch": self.epoch,
@@ -151,7 +150,7 @@ class State:
         if self.ema is not None:
             self.ema.load_state_dict(checkpoint["ema"])
         self.optimizer.load_state_dict(checkpoint["optimizer"])
-        self.schedule.scheduler.load_state_dict(checkpoint["scheduler"])
+        self.schedule.load_state_dict(checkpoint["scheduler"])
         self.scaler.load_state_dict(checkpoint["scaler"])
         if None not in (self.base_lr, checkpoint["base_lr"]):
             self.schedule.scale(self.base_lr / checkpoint["base_lr"])  # type: ignore[operator]

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from training.checks import check, reason
 from training.config import ConfigError, Node
 from training.nearest import nearest_target
 
@@ -46,27 +47,35 @@ def make(node: Node, place: str, *arguments: Any, **keywords: Any) -> Any:
     Raises:
         ConfigError: the target is not allowed, does not exist, or refuses its arguments.
     """
+    check_targets(node, place)  # all of them, before the first is called
+    return _make(node, place, *arguments, **keywords)
+
+
+def _make(node: Node, place: str, *arguments: Any, **keywords: Any) -> Any:
     # Not by hydra.utils.instantiate: it reads texts as interpolations once more, and through
     # ${oc.create:...} a text can become a node that nobody has checked.
     target = target_of(node, place)
     own = {
         name: _made(value, f"{place}.{name}") for name, value in node.items() if name not in _META
     }
-    positional = [*arguments, *_made(node.get("_args_", []), f"{place}._args_")]
+    listed = node.get("_args_", [])
+    check(f"{place}._args_", listed, isinstance(listed, (list, tuple)), "a list")
+    positional = [*arguments, *_made(listed, f"{place}._args_")]
     call = functools.partial(target, *positional, **own, **keywords)
     if node.get("_partial_"):
         return call
     try:
         return call()
-    except (ArithmeticError, OSError, RuntimeError, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{place}: {node['_target_']} refused its arguments: {reason}") from error
+    except Exception as error:  # a mistake in the values, most often; train.log has the traceback
+        raise ConfigError(
+            f"{place}: {node['_target_']} refused its arguments: {reason(error)}"
+        ) from error
 
 
 def _made(value: Any, place: str) -> Any:
     if isinstance(value, dict):
         if "_target_" in value:
-            return make(value, place)
+            return _make(value, place)
         return {name: _made(item, f"{place}.{name}") for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_made(item, f"{place}[{number}]") for number, item in enumerate(value)]
@@ -76,8 +85,14 @@ def _made(value: Any, place: str) -> Any:
 def make_function(node: Node, place: str) -> Callable[..., Any]:
     """Return a function with the node's entries bound, or, for a class, a callable instance."""
     bind = not inspect.isclass(target_of(node, place))
-    function: Callable[..., Any] = make({**node, "_partial_": True} if bind else node, place)
-    return function
+    function = make({**node, "_partial_": True} if bind else node, place)
+    if not callable(function):
+        raise ConfigError(
+            f"{place}._target_ must be a function, or a class with __call__, "
+            f"but got {node['_target_']}"
+        )
+    bound: Callable[..., Any] = function
+    return bound
 
 
 def check_targets(node: Any, place: str) -> None:
