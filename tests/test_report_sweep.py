@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from histories import write_run, write_serial_runs
+
+from training.checks import ConfigError
+from training.report.history import read_history
+from training.report.sweep import PLAN, Sweep, read_sweep, setting_names
+from training.report.sweep_text import as_csv, describe_sweep
+from training.report.verdict import gain, verdict
+
+ONCE = {"row": {"epoch_s": 9.0}}
+TWICE = {"row": {"epoch_s": 4.5, "wait_s": 1.0}}
+
+
+def lifetimes(tmp_path: Path, **changes: Any) -> Sweep:
+    """Return a sweep of lifetime 1 and 2 with two seeds, 2 being twice as fast."""
+    runs = {
+        "0": {"lifetime": 1, "seed": 0, "accuracies": [0.5, 0.9, 1.0], **ONCE},
+        "1": {"lifetime": 1, "seed": 1, "accuracies": [0.5, 1.0, 0.98], **ONCE},
+        "2": {"lifetime": 2, "seed": 0, "accuracies": [0.5, 0.9, 1.0], **TWICE},
+        "3": {"lifetime": 2, "seed": 1, "accuracies": [0.5, 0.9, 0.99], **TWICE},
+    }
+    runs = {name: {**options, **changes.get(f"run{name}", {})} for name, options in runs.items()}
+    return read_sweep(write_serial_runs(tmp_path / "sweep", runs), changes.get("target"))
+
+
+def test_runs_that_differ_by_their_seed_alone_are_one_setting(tmp_path: Path) -> None:
+    sweep = lifetimes(tmp_path)
+
+    assert list(sweep.sections) == [""]
+    assert [(s.name, s.lifetime, len(s.runs)) for s in sweep.first] == [
+        ("lifetime=1", 1, 2),
+        ("lifetime=2", 2, 2),
+    ]
+
+
+def test_the_target_is_a_share_of_the_best_of_the_shortest_lifetime(tmp_path: Path) -> None:
+    sweep = lifetimes(tmp_path)
+
+    assert sweep.target == pytest.approx(0.99)  # both seeds reach 1.0
+    assert sweep.target_source == "99 % of the best of lifetime=1"
+
+
+def test_the_time_to_the_target_ends_with_the_epoch_that_reaches_it(tmp_path: Path) -> None:
+    sweep = lifetimes(tmp_path)
+    one, two = sweep.first
+
+    assert one.time_to(sweep.target).values == (27.0, 18.0)
+    assert one.epochs_to(sweep.target).values == (3, 2)
+    assert two.time_to(sweep.target).values == (13.5, 13.5)
+    assert gain(sweep, two) == pytest.approx(22.5 / 13.5)
+
+
+def test_a_target_may_be_given_and_not_be_reached(tmp_path: Path) -> None:
+    sweep = lifetimes(tmp_path, target=0.999)
+    one, two = sweep.first
+
+    assert one.time_to(sweep.target).is_complete
+    assert not two.time_to(sweep.target).is_complete
+    assert math.isnan(gain(sweep, two))
+    assert "| 13.5 s (1 of 2 seeds) |" in describe_sweep(sweep, None)
+    assert "99.90 % accuracy, given" in describe_sweep(sweep, None)
+
+
+def test_the_verdict_names_the_fastest_that_keeps_the_accuracy(tmp_path: Path) -> None:
+    assert verdict(lifetimes(tmp_path)) == (
+        "Choose lifetime=2: it reaches 99.0 % accuracy in 13.5 s, lifetime=1 in 22.5 s "
+        "(1.7 times as fast), and ends at 99.50 ± 0.50 % against 99.00 ± 1.00 % (2 seeds)."
+    )
+
+
+def test_the_verdict_does_not_choose_what_loses_accuracy(tmp_path: Path) -> None:
+    worse = {"accuracies": [0.99, 0.9, 0.95]}
+    assert verdict(lifetimes(tmp_path, run2=worse, run3=worse)) == (
+        "Choose lifetime=1: no longer lifetime reached 99.0 % sooner and kept the accuracy "
+        "(2 seeds). Faster still, but 4.0 points lower in the end: lifetime=2."
+    )
+
+
+def test_one_seed_is_no_scatter(tmp_path: Path) -> None:
+    runs = {
+        "0": {"lifetime": 1, "accuracies": [0.5, 0.9], **ONCE},
+        "1": {"lifetime": 2, "accuracies": [0.5, 0.896], **TWICE},
+        "2": {"lifetime": 4, "accuracies": [0.5, 0.894], **TWICE},
+    }
+    said = verdict(read_sweep(write_serial_runs(tmp_path / "sweep", runs)))
+
+    assert said.startswith("Choose lifetime=2: it reaches 89.1 % accuracy in 9 s, lifetime=1 in")
+    assert "(one seed, so that its scatter is not known)" in said
+
+
+def test_jobs_that_overlapped_are_not_compared_by_time(tmp_path: Path) -> None:
+    sweep = lifetimes(tmp_path, run1={"start_s": 10.0})
+    text = describe_sweep(sweep, None)
+
+    assert sweep.doubts == ["jobs ran at the same time"]
+    assert "No times are compared: jobs ran at the same time." in text
+    assert "time to" not in text and "warm-up" not in text and "faster" not in text
+    assert verdict(sweep).startswith("By accuracy alone, because jobs ran at the same time: ")
+
+
+def test_jobs_one_right_after_the_other_are_compared(tmp_path: Path) -> None:
+    assert lifetimes(tmp_path, run1={"start_s": 29.0}).doubts == []
+
+
+def test_jobs_on_different_hardware_are_not_compared_by_time(tmp_path: Path) -> None:
+    folder = lifetimes(tmp_path).folder
+    environment = {"cpu": {"model": "Abacus 10", "num_cores": 4}, "gpu": []}
+    (folder / "3" / "environment.json").write_text(json.dumps(environment))
+
+    assert read_sweep(folder).doubts == ["jobs ran on different hardware"]
+
+
+def test_a_job_that_did_not_end_is_listed_and_not_compared(tmp_path: Path) -> None:
+    sweep = lifetimes(
+        tmp_path,
+        run1={"status": "failed", "error": "OSError: no"},
+        run3={"status": "interrupted", "accuracies": []},
+    )
+    (sweep.folder / "2" / "status.json").write_text("{")
+    sweep = read_sweep(sweep.folder)
+    text = describe_sweep(sweep, None)
+
+    assert [(s.name, len(s.runs)) for s in sweep.first] == [("lifetime=1", 1)]
+    assert "| `1` | failed: OSError: no |" in text
+    assert "| `3` | interrupted |" in text
+    assert "| `2` | " in text and "cannot be read" in text
+    assert verdict(sweep) == "One setting, with one seed: 100.00 % in the end."
+
+
+def test_a_sweep_in_which_nothing_ended_has_a_report(tmp_path: Path) -> None:
+    sweep = read_sweep(
+        write_serial_runs(tmp_path / "sweep", {"0": {"status": "failed", "accuracies": []}})
+    )
+
+    assert describe_sweep(sweep, None).startswith("# sweep\n\n**No job ended.**")
+    assert as_csv(sweep).count("\n") == 1
+
+
+def test_a_sweep_without_evaluations_has_a_report(tmp_path: Path) -> None:
+    sweep = read_sweep(write_serial_runs(tmp_path / "sweep", {"0": {"accuracies": [None]}}))
+
+    assert "**No job that ended was evaluated.**" in describe_sweep(sweep, None)
+    assert "| `as it is` | 1 | 1 | - | - | 60 |" in describe_sweep(sweep, None)
+
+
+def test_a_sweep_over_something_else_names_the_best(tmp_path: Path) -> None:
+    runs = {
+        "0": {"accuracies": [0.9], "overrides": ["optimizer.lr=0.1", "epochs=1"]},
+        "1": {"accuracies": [0.95], "overrides": ["optimizer.lr=0.01", "epochs=1"]},
+    }
+    sweep = read_sweep(write_serial_runs(tmp_path / "sweep", runs))
+
+    assert verdict(sweep) == "lr=0.01 ends with the best accuracy, 95.00 % (one seed)."
+
+
+def test_what_is_typed_for_all_jobs_or_changes_no_result_names_no_setting() -> None:
+    overrides = [
+        ["epochs=3", "optimizer.lr=1", "seed=0", "hydra.job.num=0", "cache.keep=true"],
+        ["epochs=3", "optimizer.lr=2", "seed=1", "a.x=1", "b.x=2", "+c.y=3"],
+        ["epochs=3", "seed=5"],
+    ]
+    assert setting_names(overrides) == ["lr=1", "lr=2 a.x=1 b.x=2 y=3", "as it is"]
+
+
+def test_a_plan_says_what_is_compared_with_what(tmp_path: Path) -> None:
+    folder = lifetimes(tmp_path).folder
+    jobs = [
+        {"folder": "0", "section": "at equal epochs", "setting": "lifetime=1"},
+        {"folder": "2", "section": "at equal epochs", "setting": "lifetime=2"},
+        {"folder": "3", "section": "at equal time", "setting": "lifetime=2"},
+        {"folder": "9", "section": "at equal time", "setting": "lifetime=4"},
+    ]
+    (folder / PLAN).write_text(json.dumps({"jobs": jobs}))
+    sweep = read_sweep(folder)
+    text = describe_sweep(sweep, None)
+
+    assert list(sweep.sections) == ["at equal epochs", "at equal time"]
+    assert sweep.unfinished == [("9", "left no record")]
+    assert "## At equal time" in text
+    assert verdict(sweep).endswith("At equal time it ends at 99.00 %.")
+
+
+def test_a_plan_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    folder = lifetimes(tmp_path).folder
+    (folder / PLAN).write_text("[]")
+    with pytest.raises(ConfigError, match=rf"^{folder / PLAN} cannot be read: "):
+        read_sweep(folder)
+
+
+def test_jobs_lie_in_the_folder_or_one_deeper_in_the_order_of_their_numbers(
+    tmp_path: Path,
+) -> None:
+    names = ["10", "9", "inner/0", "inner/1"]
+    folder = write_serial_runs(tmp_path / "sweep", {name: {} for name in names})
+    write_run(folder / "10" / "nested")  # inside a run, and none of the sweep
+    write_run(folder / "a" / "b" / "c")
+    (run,) = [setting.runs for setting in read_sweep(folder).first]
+
+    assert {r.directory.relative_to(folder).as_posix() for r in run} == set(names)
+    assert len(list(csv.DictReader(io.StringIO(as_csv(read_sweep(folder)))))) == 4
+
+
+def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "nothing"):
+        with pytest.raises(ConfigError, match="must be the folder of a run or of a sweep"):
+            read_sweep(folder)
+
+
+def test_the_table_of_runs_has_numbers_as_fractions_and_seconds(tmp_path: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO(as_csv(lifetimes(tmp_path)))))
+
+    assert [row["job"] for row in rows] == ["0", "1", "2", "3"]
+    assert rows[1] | {"ended": ""} == {
+        **{"section": "", "setting": "lifetime=1", "job": "1", "lifetime": "1", "seed": "1"},
+        **{"epochs": "3", "last_accuracy": "0.98", "best_accuracy": "1.0", "time_s": "27.0"},
+        **{"warmup_s": "2.0", "time_to_target_s": "18.0", "epochs_to_target": "2.0"},
+        **{"target": "0.99", "built": "180", "reused": "120", "wait_share": "0.516129"},
+        **{"began": "2026-01-02T05:50:45+00:00", "ended": ""},
+    }
+
+
+def test_a_run_that_was_continued_is_said_to_be(tmp_path: Path) -> None:
+    sweep = lifetimes(tmp_path)
+    file = sweep.folder / "0" / "status.json"
+    status = json.loads(file.read_text())
+    status["sessions"].insert(0, ["2026-01-01T00:00:00+00:00", None])  # it was killed
+    file.write_text(json.dumps(status))
+
+    assert len(read_history(sweep.folder / "0").sessions) == 2
+    assert read_sweep(sweep.folder).notes == [
+        "The times of 1 jobs add up what several processes took."
+    ]

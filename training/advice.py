@@ -1,0 +1,99 @@
+"""Whether a run waited for its input, and what lifetime would have hidden that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+COMPUTE_BOUND = 0.05
+"""Share of waiting below which a run counts as bound by compute: less is not worth a change."""
+
+MAX_LIFETIME = 16  # a longer one saves at most another 1/16 of the builds, and costs variety
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What some epochs took, all of them together.
+
+    Attributes:
+        lifetime, num_workers: as the run had them.
+        wait_s: seconds of waiting for input.
+        train_s: seconds of training with the waiting, without warm-up and evaluation.
+        built, reused: samples.
+        build_s: seconds in which samples were built, over all workers.
+        read_s: seconds in which samples were read, over all workers.
+        num_cores: that training and workers share; None where training computes on a GPU.
+    """
+
+    lifetime: int
+    num_workers: int
+    wait_s: float
+    train_s: float
+    built: int
+    reused: int
+    build_s: float
+    read_s: float = 0.0
+    num_cores: int | None = None
+
+    @property
+    def wait_share(self) -> float:
+        """Waiting as a share of the time of training."""
+        return self.wait_s / self.train_s if self.train_s > 0 else 0.0
+
+    @property
+    def fills_the_cores(self) -> bool:
+        """Whether training and workers together keep all the cores busy."""
+        if self.num_cores is None or self.num_workers == 0:
+            return False
+        busy_s = self.build_s + self.read_s + self.train_s - self.wait_s
+        return busy_s > 0.9 * self.num_cores * self.train_s
+
+    def wait_at(self, lifetime: int) -> float:
+        """Return the seconds of waiting that would be left at another lifetime.
+
+        A worker is spared its share of the builds that fall away, and reads those samples
+        instead; that the rest of its work stays makes the answer a careful one. Without workers
+        the training process itself builds and reads, and waits for all of it.
+        """
+        if self.built == 0:
+            return self.wait_s
+        build_s = self.build_s / self.built
+        read_s = self.read_s / self.reused if self.reused else 0.0
+        spared = self.built - (self.built + self.reused) / lifetime
+        return max(0.0, self.wait_s - spared * (build_s - read_s) / max(1, self.num_workers))
+
+
+def hiding_lifetime(work: Work) -> int | None:
+    """Return the smallest lifetime at which nothing is waited for, or None where there is none."""
+    # In epoch 0 alone everything was built: then the run's own lifetime may be enough.
+    only_first = work.built > 1.5 * (work.built + work.reused) / work.lifetime
+    start = work.lifetime if only_first else work.lifetime + 1
+    for lifetime in range(start, MAX_LIFETIME + 1):
+        if work.wait_at(lifetime) < COMPUTE_BOUND * work.train_s:
+            return lifetime
+    return None
+
+
+def advise(work: Work) -> str:
+    """Return a line: what bounded the training, and what another lifetime would do about it."""
+    share = f"{100 * work.wait_share:.0f} % of the time waiting"
+    if work.wait_share < COMPUTE_BOUND:
+        if work.fills_the_cores:
+            return f"compute-bound: {share}; workers and training share {work.num_cores} cores"
+        if work.lifetime == 1:
+            return "compute-bound: reuse would not help"
+        return f"compute-bound: {share}; a longer lifetime would not help"
+    lifetime = hiding_lifetime(work)
+    if lifetime is not None:
+        return f"input-bound: {share}; lifetime={lifetime} would hide it"
+    if work.num_workers == 0:
+        return (
+            f"input-bound: {share}; workers would prepare beside training (num_workers=1 or more)"
+        )
+    left = work.wait_at(max(work.lifetime, MAX_LIFETIME))
+    if left > 0.8 * work.wait_s:
+        return f"input-bound: {share}; no lifetime would hide it, little of it is building"
+    rest = 100 * left / (work.train_s - work.wait_s + left)
+    return (
+        f"input-bound: {share}; no lifetime would hide it, "
+        f"lifetime={MAX_LIFETIME} would leave {rest:.0f} %"
+    )

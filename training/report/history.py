@@ -1,0 +1,184 @@
+"""What a run folder says of a run, finished or not."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from training.advice import Work
+from training.checks import ConfigError
+from training.records import read_metrics
+from training.timing import PHASES
+
+Row = dict[str, float | None]
+Interval = tuple[datetime, datetime]
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """A run, as its folder tells it; what is not written down is empty.
+
+    Attributes:
+        directory: the folder.
+        config: as it was recorded.
+        overrides: what was typed.
+        curriculum: first epoch -> parameter -> value.
+        environment: versions and hardware.
+        status: running, done, interrupted or failed.
+        error: why it failed.
+        sessions: when a process worked on it, from start to end.
+        rows: of metrics.csv, an epoch each; a number or None, which may be NaN.
+    """
+
+    directory: Path
+    config: dict[str, Any]
+    overrides: list[str]
+    curriculum: dict[int, dict[str, Any]]
+    environment: dict[str, Any]
+    status: str
+    error: str | None
+    sessions: list[Interval]
+    rows: list[Row]
+
+    @property
+    def lifetime(self) -> int:
+        """Epochs that a prepared sample served."""
+        return int(self.config.get("lifetime", 1))
+
+    @property
+    def epochs(self) -> list[int]:
+        """The epochs that ended."""
+        return [int(row["epoch"] or 0) for row in self.rows]
+
+    def column(self, name: str) -> list[float]:
+        """Return a column, NaN where nothing is written."""
+        values = (row.get(name) for row in self.rows)
+        return [math.nan if value is None else value for value in values]
+
+    def total(self, name: str) -> float:
+        """Return the sum of a column, of what is written of it."""
+        return math.fsum(value for value in self.column(name) if math.isfinite(value))
+
+    @property
+    def warmup_s(self) -> float:
+        """Seconds of warm-up, which `times_s` leaves out."""
+        return self.total("warmup_s")
+
+    @property
+    def times_s(self) -> list[float]:
+        """Seconds from the start to the end of each epoch, without warm-up."""
+        lengths = zip(self.column("epoch_s"), self.column("warmup_s"), strict=True)
+        known = ((0 if math.isnan(a) else a) - (0 if math.isnan(b) else b) for a, b in lengths)
+        return list(accumulate(known))
+
+    def evaluations(self, name: str = "val_accuracy") -> list[tuple[int, float, float]]:
+        """Return (epoch, seconds, value) of each evaluation that gave a number."""
+        points = zip(self.epochs, self.times_s, self.column(name), strict=True)
+        return [point for point in points if math.isfinite(point[2])]
+
+    def steady_rows(self) -> list[Row]:
+        """Return the rows after epoch 0, in which everything is built; of one epoch that one."""
+        return [row for row in self.rows if row["epoch"] != 0] or self.rows
+
+    def work(self) -> Work | None:
+        """Return what the epochs took that are like those to come, or None where it is unknown."""
+        rows = self.steady_rows()
+        needed = ("wait_s", "compute_s", "build_s")
+        if not rows or any(row.get(name) is None for row in rows for name in needed):
+            return None
+
+        def total(*names: str) -> float:
+            return math.fsum(row.get(name) or 0.0 for row in rows for name in names)
+
+        on_cpu = not self.environment.get("gpu") or self.config.get("device") == "cpu"
+        cores = self.environment.get("cpu", {}).get("num_cores")
+        return Work(
+            lifetime=self.lifetime,
+            num_workers=int(self.config.get("num_workers", 0)),
+            wait_s=total("wait_s"),
+            train_s=total("wait_s", "copy_s", "compute_s", "other_s"),
+            built=int(total("built")),
+            reused=int(total("reused")),
+            build_s=total("build_s"),
+            read_s=total("read_s"),
+            num_cores=cores if on_cpu else None,
+        )
+
+    def phases(self) -> dict[str, list[float]]:
+        """Return the seconds of each phase by epoch, of the phases that are written down."""
+        columns = {name: self.column(f"{name}_s") for name in PHASES}
+        return {
+            name: [0.0 if math.isnan(value) else value for value in values]
+            for name, values in columns.items()
+            if any(value > 0 for value in values)
+        }
+
+
+def is_run(folder: Path) -> bool:
+    """Say whether a folder is one of a run."""
+    return (folder / "config.yaml").is_file() and (folder / "status.json").is_file()
+
+
+def read_history(folder: Path) -> History:
+    """Read a run folder.
+
+    Raises:
+        ConfigError: it is none, or a record in it cannot be read.
+    """
+    if not is_run(folder):
+        raise ConfigError(f"{folder} must be the folder of a run, but it holds no record of one")
+    try:
+        status = json.loads((folder / "status.json").read_text(encoding="utf-8"))
+        return History(
+            directory=folder,
+            config=yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")),
+            overrides=_lines(folder / "overrides"),
+            curriculum=_yaml(folder / "curriculum.yaml"),
+            environment=_json(folder / "environment.json"),
+            status=status["status"],
+            error=status.get("error"),
+            sessions=_sessions(status),
+            rows=[_numbers(row) for row in read_metrics(folder)],
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{folder} holds a record that cannot be read: {reason}") from error
+
+
+def _numbers(row: dict[str, str]) -> Row:
+    return {name: _number(value) for name, value in row.items()}
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _lines(file: Path) -> list[str]:
+    return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+
+
+def _yaml(file: Path) -> Any:
+    return (yaml.safe_load(file.read_text(encoding="utf-8")) if file.exists() else None) or {}
+
+
+def _json(file: Path) -> Any:
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+
+def _sessions(status: dict[str, Any]) -> list[Interval]:
+    """Return when the processes of a run began and ended; one that was killed ends as it began."""
+    sessions = []
+    for start, end in status.get("sessions", []):
+        began = datetime.fromisoformat(start)
+        sessions.append((began, datetime.fromisoformat(end) if end else began))
+    return sessions

@@ -1,0 +1,149 @@
+"""A sweep as text and tables: report.md and sweep.csv."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from typing import Any
+
+from training.report.history import History
+from training.report.settings import Setting, Spread
+from training.report.sweep import Sweep
+from training.report.text import duration, percent, table
+from training.report.verdict import capital, gain, verdict, with_range
+
+
+def describe_sweep(sweep: Sweep, picture: str | None) -> str:
+    """Return the report as Markdown; `picture` is a file's name beside it, or None."""
+    parts = [f"# {sweep.folder.name}", f"**{verdict(sweep)}**"]
+    if picture is not None:
+        parts.append(f"![accuracy over time and over epochs, by setting]({picture})")
+    for name, settings in sweep.sections.items():
+        parts += [f"## {capital(name) or 'Side by side'}", _settings_table(sweep, settings)]
+    parts += _legend(sweep)
+    if sweep.unfinished:
+        rows = [(f"`{job}`", how) for job, how in sweep.unfinished]
+        parts += ["## Not compared", table(("job", "ended"), rows)]
+    histories = [run for group in sweep.sections.values() for one in group for run in one.runs]
+    if histories:
+        parts += ["## How it was made", _making(histories)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _settings_table(sweep: Sweep, settings: list[Setting]) -> str:
+    timed = not sweep.doubts
+    head = ["setting", "seeds", "epochs", "last accuracy", "best accuracy", "samples built"]
+    if timed:
+        head += [f"time to {percent(sweep.target, 1)}", "faster", "time", "warm-up", "waiting"]
+    rows = []
+    for setting in settings:
+        epochs = sorted({len(run.rows) for run in setting.runs})
+        row = [
+            f"`{setting.name}`",
+            len(setting.runs),
+            " to ".join(map(str, {epochs[0]: 0, epochs[-1]: 0})),
+            with_range(setting.last_accuracy),
+            with_range(setting.best_accuracy),
+            f"{setting.built.mean:,.0f}",
+        ]
+        if timed:
+            times = [setting.time_s, setting.warmup_s]
+            row += [
+                _reached(setting.time_to(sweep.target)),
+                _gain(sweep, setting),
+                *(duration(spread.mean) for spread in times),
+                percent(setting.wait_share.mean, 0),
+            ]
+        rows.append(row)
+    return table(head, rows)
+
+
+def _reached(times: Spread) -> str:
+    if not times.values:
+        return "not reached"
+    text = duration(times.mean)
+    return text if times.is_complete else f"{text} ({len(times.values)} of {times.num_seeds} seeds)"
+
+
+def _gain(sweep: Sweep, setting: Setting) -> str:
+    value = gain(sweep, setting)
+    return "-" if math.isnan(value) else f"{value:.2f} x"
+
+
+def _legend(sweep: Sweep) -> list[str]:
+    said = ["Accuracies are means over seeds, ± half the distance between the extremes."]
+    if not math.isnan(sweep.target):
+        said.append(f"The target is {percent(sweep.target)} accuracy, {sweep.target_source}.")
+    if sweep.doubts:
+        said.append(f"No times are compared: {' and '.join(sweep.doubts)}.")
+    else:
+        said.append(
+            "Times are wall-clock seconds of the epochs with their evaluations, without the "
+            "warm-up beside them; waiting is a share of the training after epoch 0."
+        )
+    return [" ".join([*said, *sweep.notes])]
+
+
+def _making(histories: list[History]) -> str:
+    first = histories[0]
+    cpu, packages = first.environment.get("cpu", {}), first.environment.get("packages", {})
+    commits = {(h.environment.get("git") or {}).get("commit") or "unknown" for h in histories}
+    common = [t for t in first.overrides if all(t in h.overrides for h in histories)]
+    rows = [
+        ("typed for all", f"`{' '.join(common)}`" if common else "nothing"),
+        ("CPU", f"{cpu.get('model', 'unknown')}, {cpu.get('num_cores', '?')} cores"),
+        ("GPU", ", ".join(first.environment.get("gpu", [])) or "none"),
+        ("torch", packages.get("torch", "unknown")),
+        ("commit", ", ".join(sorted(commits))),
+    ]
+    began = [h.sessions[0][0] for h in histories if h.sessions]
+    if began:
+        rows.append(("began", f"{min(began):%Y-%m-%d %H:%M %Z}"))
+    return table(("", ""), rows)
+
+
+CSV_COLUMNS = (
+    *("section", "setting", "job", "lifetime", "seed", "epochs", "last_accuracy", "best_accuracy"),
+    *("time_s", "warmup_s", "time_to_target_s", "epochs_to_target", "target", "built", "reused"),
+    *("wait_share", "began", "ended"),
+)
+
+
+def as_csv(sweep: Sweep) -> str:
+    """Return a row for each run that is compared; accuracies and shares are fractions."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, CSV_COLUMNS)
+    writer.writeheader()
+    for section, settings in sweep.sections.items():
+        for setting in settings:
+            for run in setting.runs:
+                writer.writerow(_csv_row(sweep, section, setting, run))
+    return text.getvalue()
+
+
+def _csv_row(sweep: Sweep, section: str, setting: Setting, run: History) -> dict[str, Any]:
+    one = Setting(name=setting.name, lifetime=setting.lifetime, runs=[run])
+    values = {
+        "last_accuracy": one.last_accuracy,
+        "best_accuracy": one.best_accuracy,
+        "time_s": one.time_s,
+        "warmup_s": one.warmup_s,
+        "time_to_target_s": one.time_to(sweep.target),
+        "epochs_to_target": one.epochs_to(sweep.target),
+        "wait_share": one.wait_share,
+    }
+    return {
+        "section": section,
+        "setting": setting.name,
+        "job": run.directory.relative_to(sweep.folder),
+        "lifetime": setting.lifetime,
+        "seed": run.config.get("seed"),
+        "epochs": len(run.rows),
+        "target": "" if math.isnan(sweep.target) else round(sweep.target, 6),
+        "built": round(run.total("built")),
+        "reused": round(run.total("reused")),
+        "began": run.sessions[0][0].isoformat() if run.sessions else "",
+        "ended": run.sessions[-1][1].isoformat() if run.sessions else "",
+        **{name: round(v.mean, 6) if v.values else "" for name, v in values.items()},
+    }
