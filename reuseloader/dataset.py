@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +23,7 @@ from reuseloader.folder import (
     sample_path,
     temporary_path,
 )
+from reuseloader.messages import News, add_context, announce, call
 from reuseloader.policy import ReuseKey, ReusePolicy, check_integer
 from reuseloader.sample import compact
 from reuseloader.stats import ReuseStats
@@ -58,13 +58,6 @@ class EpochBatch(NamedTuple):
 
     epoch: int
     samples: Sequence[int]
-
-
-class News(NamedTuple):
-    """A message for the user; of those with ``once`` set, the first alone is shown."""
-
-    text: str
-    once: bool
 
 
 class ReuseDataset(Dataset[Any]):
@@ -215,7 +208,7 @@ class ReuseDataset(Dataset[Any]):
             self._check(sample, key)
         if self._finish is None:
             return sample
-        return _call("finish", key, self._finish, sample, key)
+        return call("finish", key, self._finish, sample, key)
 
     def _read(self, key: ReuseKey, identity: Identity, row: int | None) -> Any:
         """Return the stored sample, or ``STALE`` where there is none that may be used."""
@@ -251,10 +244,10 @@ class ReuseDataset(Dataset[Any]):
 
     def _make(self, key: ReuseKey) -> Any:
         start = perf_counter_ns()
-        sample = _call("build", key, self._build, key)
+        sample = call("build", key, self._build, key)
         self._tally["built"] += 1
         self._tally["build_ns"] += perf_counter_ns() - start
-        return _call("the sample", key, compact, sample)
+        return call("the sample", key, compact, sample)
 
     def _store(self, sample: Any, path: Path, identity: Identity) -> None:
         temporary = temporary_path(path)
@@ -267,7 +260,7 @@ class ReuseDataset(Dataset[Any]):
                 temporary.unlink(missing_ok=True)
                 raise
         except UnstorableSampleError as error:
-            _add_context(error, f"index={path.stem.lstrip('0') or '0'}")
+            add_context(error, f"index={path.stem.lstrip('0') or '0'}")
             raise
         except Exception as error:  # the sample itself is good
             self._tally["save_errors"] += 1
@@ -279,36 +272,6 @@ class ReuseDataset(Dataset[Any]):
         self._tally["written_bytes"] += written
 
 
-def announce(news: list[News], said_once: bool) -> bool:
-    """Show messages as warnings; return whether one of those shown once has now been shown."""
-    for item in news:
-        if not (item.once and said_once):
-            warnings.warn(item.text, stacklevel=3)
-        said_once = said_once or item.once
-    return said_once
-
-
 def _check_callable(name: str, value: Any) -> None:
     if not callable(value):
         raise ValueError(f"{name} must be callable, but got {name}={value!r}")
-
-
-def _call(what: str, key: ReuseKey, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function of the user's; say in its exception which sample it was about."""
-    place = f"{what} of index={key.index}, epoch={key.epoch}, generation={key.generation}"
-    try:
-        return function(*arguments)
-    except StopIteration as error:
-        # A DataLoader would take it for the end of the epoch.
-        raise RuntimeError(f"StopIteration: {error} (in {place})") from error
-    except Exception as error:
-        _add_context(error, place)
-        raise
-
-
-def _add_context(error: Exception, place: str) -> None:
-    # In the text itself where that can be done: str(error) then says it in a worker, too.
-    if len(error.args) == 1 and isinstance(error.args[0], str):
-        error.args = (f"{error.args[0]} (in {place})",)
-    else:
-        error.add_note(f"in {place}")

@@ -13,14 +13,9 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, default_collate, default_convert
 
-from reuseloader.dataset import (
-    Build,
-    Finish,
-    News,
-    ReuseDataset,
-    announce,
-)
+from reuseloader.dataset import Build, Finish, ReuseDataset
 from reuseloader.delivery import CollatedDelivery, Delivery, widen_pipe
+from reuseloader.messages import News, announce
 from reuseloader.policy import ReusePolicy, check_integer, mix
 from reuseloader.sampler import EpochTagger, ReuseSampler
 from reuseloader.stats import ReuseStats
