@@ -4,7 +4,8 @@ from reuseloader.dataset import ReuseDataset
 from reuseloader.folder import FolderInUseError
 from reuseloader.loader import ReuseDataLoader
 from reuseloader.policy import FOREVER, ReuseKey, ReusePolicy, mix, permute
-from reuseloader.sample import seeded
+from reuseloader.residency import resident_share
+from reuseloader.sample import Substitute, seeded
 from reuseloader.sampler import ReuseSampler
 from reuseloader.stats import ReuseStats
 from reuseloader.store import load_torch, save_torch
@@ -21,10 +22,12 @@ __all__ = [
     "ReusePolicy",
     "ReuseSampler",
     "ReuseStats",
+    "Substitute",
     "load_tensors",
     "load_torch",
     "mix",
     "permute",
+    "resident_share",
     "save_tensors",
     "save_torch",
     "seeded",

@@ -32,7 +32,8 @@ class ReuseDataLoader(DataLoader[Any]):
     the workers with each index, so that a sample belongs to the epoch of the pass that asked.
 
     Args:
-        build, size, directory, fingerprint, save, load, finish, verify: as in ``ReuseDataset``.
+        build, size, directory, fingerprint, save, load, finish, verify, resident: as in
+            ``ReuseDataset``.
         lifetime: epochs that a sample serves, a positive integer.
         seed: any integer, taken modulo 2^64.
         start_epoch: epoch of the first pass, from 0 up; with it a run continues after an epoch.
@@ -62,6 +63,7 @@ class ReuseDataLoader(DataLoader[Any]):
         load: Load = load_torch,
         finish: Finish | None = None,
         verify: float = 0.0,
+        resident: float = 1.0,
         **dataloader_options: Any,
     ) -> None:
         self.policy = ReusePolicy(lifetime, seed)
@@ -81,6 +83,7 @@ class ReuseDataLoader(DataLoader[Any]):
             load=load,
             finish=finish,
             verify=verify,
+            resident=resident,
         )
         options = dict(dataloader_options)
         self._own_generator = options.get("generator") is None
@@ -97,6 +100,15 @@ class ReuseDataLoader(DataLoader[Any]):
     def epoch(self) -> int:
         """The epoch of the next pass."""
         return self._epoch
+
+    @property
+    def resident(self) -> float:
+        """The share of the indices that are kept on disk; it may be set between any two uses."""
+        return self._dataset.residency.share
+
+    @resident.setter
+    def resident(self, share: float) -> None:
+        self._dataset.residency.share = share
 
     def stats(self) -> ReuseStats:
         """Return counts and seconds of the last started pass, for the batches received so far."""
