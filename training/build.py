@@ -11,10 +11,11 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
+from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from reuseloader import ReuseKey, seeded
+from reuseloader import ReuseKey, Substitute, seeded
 from training.curriculum import Steps
 
 Transform = Callable[[Any], Any]
@@ -23,7 +24,10 @@ Transform = Callable[[Any], Any]
 class Source(Protocol):
     """Raw items by index: `{"image": uint8 C x H x W, "label": int}`.
 
-    Where it also has `labels`, one an index, a class without validation samples is reported.
+    Where it also has `labels`, one an index, a class without validation samples is reported. An
+    item may hold more: tv_tensors (`Mask`, `BoundingBoxes`) go through the transforms together
+    with the image, other entries go along. With an entry `skipped`, a text, it stands in for one
+    that could not be read, and is not stored.
     """
 
     classes: list[str]
@@ -37,19 +41,21 @@ class Source(Protocol):
         ...
 
 
-def build_image(key: ReuseKey, *, source: Source, transforms: Steps[Transform]) -> dict[str, Any]:
-    """Make the stored sample: `{"image": uint8 C x H x W, "label": int}`.
+def build_image(key: ReuseKey, *, source: Source, transforms: Steps[Transform]) -> Any:
+    """Make the stored sample: `{"image": uint8 C x H x W, "label": int}`, and what else there is.
 
     Args:
         key: which sample, and the seed and first epoch of its generation.
         source: raw items.
         transforms: the stored transforms, by first epoch.
     """
-    item = source[key.index]
+    item = dict(source[key.index])
+    reason = item.pop("skipped", None)
     with seeded(key.seed), single_thread():
-        image = transforms.at(key.first_epoch)(item["image"])
-    image = F.to_dtype(image, torch.uint8, scale=True)
-    return {"image": image.as_subclass(torch.Tensor), "label": item["label"]}
+        sample = _transformed(item, transforms.at(key.first_epoch))
+    image = F.to_dtype(sample["image"], torch.uint8, scale=True)
+    sample["image"] = image.as_subclass(torch.Tensor)
+    return sample if reason is None else Substitute(sample, reason)
 
 
 def finish_image(
@@ -57,7 +63,20 @@ def finish_image(
 ) -> dict[str, Any]:
     """Add the fresh part to a stored sample, at every use: `transforms` of `key.epoch`."""
     with seeded(key.use_seed), single_thread():
-        return {**sample, "image": transforms.at(key.epoch)(sample["image"])}
+        return _transformed(sample, transforms.at(key.epoch))
+
+
+def _transformed(sample: dict[str, Any], transform: Transform) -> dict[str, Any]:
+    """Return a sample with image, masks and boxes transformed alike."""
+    others = {
+        name: value
+        for name, value in sample.items()
+        if name != "image" and isinstance(value, tv_tensors.TVTensor)
+    }
+    if not others:
+        return {**sample, "image": transform(sample["image"])}
+    together = transform({"image": tv_tensors.Image(sample["image"]), **others})
+    return {**sample, **together}
 
 
 def compose(transforms: list[Transform]) -> Transform:

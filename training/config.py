@@ -12,6 +12,7 @@ from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBas
 from omegaconf.errors import ValidationError as OmegaConfValidationError
 
 from training.checks import ConfigError, check, check_minimum
+from training.data.folders import class_names
 from training.options import TrackerConfig, TrainerConfig
 
 Node = dict[str, Any]  # a mapping with `_target_`: what to call, and with which arguments
@@ -20,12 +21,28 @@ Table = dict[int, dict[str, Any]]  # first epoch -> parameter -> value
 # ${times:40.0,${augment.magnitude}}: a parameter that grows with a knob.
 OmegaConf.register_new_resolver("times", lambda value, factor: value * factor, replace=True)
 
+
+def _num_class_folders(root: str | None) -> int:
+    if root is None:
+        raise ConfigError("data.root must be given: the folder of the images")
+    try:
+        return len(class_names(root))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"data.{error}".replace("got root=", "got data.root=")) from error
+
+
+# ${num_class_folders:PHOTOS}: how many classes a folder of images has.
+OmegaConf.register_new_resolver("num_class_folders", _num_class_folders, replace=True)
+
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Where samples come from: `train` and `val` are nodes of a source."""
+    """Where samples come from: `train` and `val` are nodes of a source.
+
+    What has a default here is for the nodes to refer to, as `${data.root}`.
+    """
 
     train: Node
     val: Node
@@ -33,8 +50,15 @@ class DataConfig:
     num_classes: int
     mean: list[float]
     std: list[float]
+    root: str | None = None
+    download: bool = False
+    on_error: str = "raise"
+    image_size: int = 64
 
     def __post_init__(self) -> None:
+        check_minimum("data.image_size", self.image_size, 1)
+        known = self.on_error in ("raise", "skip")
+        check("data.on_error", self.on_error, known, "raise or skip")
         check("data.num_classes", self.num_classes, self.num_classes >= 1, "a positive integer")
         check("data.std", self.std, all(s > 0 for s in self.std), "a list of positive numbers")
         same = len(self.mean) == len(self.std)
@@ -43,9 +67,13 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentConfig:
-    """Transforms by name: `stored` run once a generation, `fresh` at every use."""
+    """Transforms by name: `stored` run once a generation, `fresh` at every use.
+
+    With `replaces_prepare` the stored ones get the raw item, and `data.prepare` is for validation.
+    """
 
     magnitude: float = 1.0
+    replaces_prepare: bool = False
     stored: dict[str, Any]
     fresh: dict[str, Any]
 
@@ -157,12 +185,21 @@ def load_config(composed: DictConfig) -> Config:
     except OmegaConfValidationError as error:
         raise _wrong_type(error, composed) from error
     except OmegaConfBaseException as error:
+        if own := _of_a_resolver(error):
+            raise own from error
         if not error.full_key:  # a list for a mapping, or the reverse
             raise _wrong_type(error, composed) from error
         raise ConfigError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
     config = _freeze(Config, values)
     assert isinstance(config, Config)
     return config
+
+
+def _of_a_resolver(error: BaseException | None) -> ConfigError | None:
+    """Return the error that a resolver of ours raised; OmegaConf wraps it, and more than once."""
+    while error is not None and not isinstance(error, ConfigError):
+        error = error.__context__
+    return error
 
 
 def _thawed(schema: type) -> type:

@@ -112,7 +112,7 @@ def _leaves(composed: DictConfig) -> dict[str, Any]:
         if isinstance(value, dict):
             for key, inner in value.items():
                 walk(inner, f"{name}.{key}" if name else str(key))
-        elif not name.endswith("._target_"):
+        elif name != "replaces_prepare" and not name.endswith("._target_"):
             leaves[name] = value
 
     walk(OmegaConf.to_container(composed.augment, resolve=True), "")

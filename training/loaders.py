@@ -63,8 +63,9 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
         )
     rows = Steps(table)
     prepare = _make_transforms(config.data.prepare, "data.prepare")
+    first = [] if config.augment.replaces_prepare else prepare
     stored = rows.map(
-        lambda row: compose([*prepare, *_make_stage(config.augment.stored, row, "stored")])
+        lambda row: compose([*first, *_make_stage(config.augment.stored, row, "stored")])
     )
     fresh = rows.map(lambda row: compose(_make_stage(config.augment.fresh, row, "fresh")))
     build = make_function(config.build, "build")
