@@ -338,6 +338,8 @@ def test_skipped_files_are_counted_and_left_out_of_the_evaluation(tmp_path: Path
     said = (tmp_path / "run" / "train.log").read_text()
     for path in paths:
         assert f"{path} cannot be read: no whole image" in said
+    for what in ("training", "validation"):
+        assert said.count(f"1 of the samples for {what} could not be read and were skipped") == 2
     for name in ("train", "val"):
         stored = {file.stem for file in (tmp_path / "run" / "cache" / name).glob("*.pt")}
         assert "00000001" not in stored
@@ -356,7 +358,7 @@ def test_a_class_map_that_differs_between_the_nodes_is_refused(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ((), "data.root must be given: the folder of the images"),
+        ((), "data.root must be given, for example on the command line"),
         (("data.root=/nope",), "data.root must be a folder, but got data.root=/nope"),
         (("data.root=/", "data.on_error=x"), "data.on_error must be raise or skip, but got"),
         (("data.root=/", "data.image_size=0"), "data.image_size must be a positive integer"),

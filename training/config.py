@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from typing import Any, Final, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 from omegaconf.errors import ValidationError as OmegaConfValidationError
 
 from training.checks import ConfigError, check, check_minimum
@@ -51,6 +51,8 @@ class DataConfig:
     mean: list[float]
     std: list[float]
     root: str | None = None
+    path: str | None = None
+    cache_bytes: int | None = None
     download: bool = False
     on_error: str = "raise"
     image_size: int = 64
@@ -174,14 +176,14 @@ def load_config(composed: DictConfig) -> Config:
     Raises:
         ConfigError: an unknown key, a value of the wrong type or outside its range.
     """
+    # The schema would put its defaults in place of some of them.
+    for key in _missing_keys(OmegaConf.to_container(composed, resolve=False)):
+        raise ConfigError(f"{key} must be given, for example on the command line")
     try:
         merged = OmegaConf.merge(OmegaConf.structured(_thawed(Config)), composed)
-        values = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
+        values = OmegaConf.to_container(merged, resolve=True)
     except ConfigKeyError as error:
         raise unknown_key(_full_key(error)) from error
-    except MissingMandatoryValue as error:
-        text = f"{_full_key(error)} must be given, for example on the command line"
-        raise ConfigError(text) from error
     except OmegaConfValidationError as error:
         raise _wrong_type(error, composed) from error
     except OmegaConfBaseException as error:
@@ -193,6 +195,14 @@ def load_config(composed: DictConfig) -> Config:
     config = _freeze(Config, values)
     assert isinstance(config, Config)
     return config
+
+
+def _missing_keys(value: Any, prefix: str = "") -> Iterator[str]:
+    if value == "???":
+        yield prefix.removesuffix(".")
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _missing_keys(inner, f"{prefix}{name}.")
 
 
 def _of_a_resolver(error: BaseException | None) -> ConfigError | None:

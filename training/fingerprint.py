@@ -18,7 +18,7 @@ from training.targets import PROJECT, source_file
 LOCATION_KEYS = ("root", "path", "directory")
 """Entries of a source's node that say where the data lies: their content counts instead."""
 
-ACCESS_KEYS = ("download",)
+ACCESS_KEYS = ("download", "cache_bytes")
 """Entries of a source's node that say how the data is got at."""
 
 
