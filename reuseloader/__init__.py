@@ -7,6 +7,7 @@ from reuseloader.policy import FOREVER, ReuseKey, ReusePolicy, mix, permute
 from reuseloader.residency import resident_share
 from reuseloader.sample import Substitute, seeded
 from reuseloader.sampler import ReuseSampler
+from reuseloader.slots import SlotRecords
 from reuseloader.stats import ReuseStats
 from reuseloader.store import load_torch, save_torch
 from reuseloader.tensors import load_tensors, save_tensors
@@ -22,6 +23,7 @@ __all__ = [
     "ReusePolicy",
     "ReuseSampler",
     "ReuseStats",
+    "SlotRecords",
     "Substitute",
     "load_tensors",
     "load_torch",
