@@ -4,8 +4,10 @@ from reuseloader.dataset import ReuseDataset
 from reuseloader.folder import FolderInUseError
 from reuseloader.loader import ReuseDataLoader
 from reuseloader.policy import FOREVER, ReuseKey, ReusePolicy, mix, permute
-from reuseloader.sample import seeded
+from reuseloader.residency import resident_share
+from reuseloader.sample import Substitute, seeded
 from reuseloader.sampler import ReuseSampler
+from reuseloader.slots import SlotRecords
 from reuseloader.stats import ReuseStats
 from reuseloader.store import load_torch, save_torch
 from reuseloader.tensors import load_tensors, save_tensors
@@ -21,10 +23,13 @@ __all__ = [
     "ReusePolicy",
     "ReuseSampler",
     "ReuseStats",
+    "SlotRecords",
+    "Substitute",
     "load_tensors",
     "load_torch",
     "mix",
     "permute",
+    "resident_share",
     "save_tensors",
     "save_torch",
     "seeded",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -24,8 +23,10 @@ from reuseloader.folder import (
     sample_path,
     temporary_path,
 )
+from reuseloader.messages import News, add_context, announce, call
 from reuseloader.policy import ReuseKey, ReusePolicy, check_integer
-from reuseloader.sample import compact
+from reuseloader.residency import Residency, remove_left
+from reuseloader.sample import Substitute, compact
 from reuseloader.stats import ReuseStats
 from reuseloader.store import (
     READERS,
@@ -60,13 +61,6 @@ class EpochBatch(NamedTuple):
     samples: Sequence[int]
 
 
-class News(NamedTuple):
-    """A message for the user; of those with ``once`` set, the first alone is shown."""
-
-    text: str
-    once: bool
-
-
 class ReuseDataset(Dataset[Any]):
     """Samples that serve ``policy.lifetime`` epochs each, kept as one file an index.
 
@@ -91,6 +85,8 @@ class ReuseDataset(Dataset[Any]):
             the store, and draws from ``key.use_seed``.
         verify: share of the reused samples, from 0 to 1, that are built again and compared bit
             for bit; the keys choose them, so they are the same in every run.
+        resident: share of the indices, from 0 to 1, that are kept on disk; the others are built
+            at each use. Chosen by ``(policy.seed, index)``; no sample depends on it.
 
     Raises:
         ValueError: an argument breaks a rule above, or the folder cannot be written.
@@ -110,8 +106,10 @@ class ReuseDataset(Dataset[Any]):
         load: Load = load_torch,
         finish: Finish | None = None,
         verify: float = 0.0,
+        resident: float = 1.0,
     ) -> None:
         self._check = Verification(build, verify)
+        self.residency = Residency(policy.seed, resident)
         for name, function in {"build": build, "save": save, "load": load}.items():
             _check_callable(name, function)
         if finish is not None:
@@ -206,16 +204,21 @@ class ReuseDataset(Dataset[Any]):
             lifetime=self.policy.lifetime,
             fingerprint=self.fingerprint,
         )
-        sample = self._read(key, identity, row)
+        resident = self.residency.keeps(key.index)
+        sample = self._read(key, identity, row) if resident else self._leave_out(key)
         if sample is STALE:
-            sample = self._make(key)
-            if not key.is_last_use:
+            sample, storable = self._make(key)
+            if storable and resident and not key.is_last_use:
                 self._store(sample, sample_path(self.directory, key.index), identity)
         elif self._check.chooses(key):
             self._check(sample, key)
         if self._finish is None:
             return sample
-        return _call("finish", key, self._finish, sample, key)
+        return call("finish", key, self._finish, sample, key)
+
+    def _leave_out(self, key: ReuseKey) -> Any:
+        remove_left(self._prefix + sample_name(key.index))
+        return STALE
 
     def _read(self, key: ReuseKey, identity: Identity, row: int | None) -> Any:
         """Return the stored sample, or ``STALE`` where there is none that may be used."""
@@ -249,12 +252,19 @@ class ReuseDataset(Dataset[Any]):
             return reader(path, identity), status.st_size
         return sample_of(self._load(path), identity), status.st_size
 
-    def _make(self, key: ReuseKey) -> Any:
+    def _make(self, key: ReuseKey) -> tuple[Any, bool]:
+        """Return a new sample, and whether it may be stored."""
         start = perf_counter_ns()
-        sample = _call("build", key, self._build, key)
+        sample = call("build", key, self._build, key)
         self._tally["built"] += 1
         self._tally["build_ns"] += perf_counter_ns() - start
-        return _call("the sample", key, compact, sample)
+        storable = not isinstance(sample, Substitute)
+        if not storable:
+            self._tally["substituted"] += 1
+            text = f"{sample.reason} (index={key.index}, epoch={key.epoch})"
+            self._news.append(News(text, once=False))
+            sample = sample.sample
+        return call("the sample", key, compact, sample), storable
 
     def _store(self, sample: Any, path: Path, identity: Identity) -> None:
         temporary = temporary_path(path)
@@ -267,7 +277,7 @@ class ReuseDataset(Dataset[Any]):
                 temporary.unlink(missing_ok=True)
                 raise
         except UnstorableSampleError as error:
-            _add_context(error, f"index={path.stem.lstrip('0') or '0'}")
+            add_context(error, f"index={path.stem.lstrip('0') or '0'}")
             raise
         except Exception as error:  # the sample itself is good
             self._tally["save_errors"] += 1
@@ -279,36 +289,6 @@ class ReuseDataset(Dataset[Any]):
         self._tally["written_bytes"] += written
 
 
-def announce(news: list[News], said_once: bool) -> bool:
-    """Show messages as warnings; return whether one of those shown once has now been shown."""
-    for item in news:
-        if not (item.once and said_once):
-            warnings.warn(item.text, stacklevel=3)
-        said_once = said_once or item.once
-    return said_once
-
-
 def _check_callable(name: str, value: Any) -> None:
     if not callable(value):
         raise ValueError(f"{name} must be callable, but got {name}={value!r}")
-
-
-def _call(what: str, key: ReuseKey, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function of the user's; say in its exception which sample it was about."""
-    place = f"{what} of index={key.index}, epoch={key.epoch}, generation={key.generation}"
-    try:
-        return function(*arguments)
-    except StopIteration as error:
-        # A DataLoader would take it for the end of the epoch.
-        raise RuntimeError(f"StopIteration: {error} (in {place})") from error
-    except Exception as error:
-        _add_context(error, place)
-        raise
-
-
-def _add_context(error: Exception, place: str) -> None:
-    # In the text itself where that can be done: str(error) then says it in a worker, too.
-    if len(error.args) == 1 and isinstance(error.args[0], str):
-        error.args = (f"{error.args[0]} (in {place})",)
-    else:
-        error.add_note(f"in {place}")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from reuseloader.dataset import News
+from reuseloader.messages import News
 from reuseloader.segments import Segment, receive, shared_segment
 from reuseloader.stack import PIPE_BYTES
 

@@ -13,14 +13,9 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, default_collate, default_convert
 
-from reuseloader.dataset import (
-    Build,
-    Finish,
-    News,
-    ReuseDataset,
-    announce,
-)
+from reuseloader.dataset import Build, Finish, ReuseDataset
 from reuseloader.delivery import CollatedDelivery, Delivery, widen_pipe
+from reuseloader.messages import News, announce
 from reuseloader.policy import ReusePolicy, check_integer, mix
 from reuseloader.sampler import EpochTagger, ReuseSampler
 from reuseloader.stats import ReuseStats
@@ -37,7 +32,8 @@ class ReuseDataLoader(DataLoader[Any]):
     the workers with each index, so that a sample belongs to the epoch of the pass that asked.
 
     Args:
-        build, size, directory, fingerprint, save, load, finish, verify: as in ``ReuseDataset``.
+        build, size, directory, fingerprint, save, load, finish, verify, resident: as in
+            ``ReuseDataset``.
         lifetime: epochs that a sample serves, a positive integer.
         seed: any integer, taken modulo 2^64.
         start_epoch: epoch of the first pass, from 0 up; with it a run continues after an epoch.
@@ -67,6 +63,7 @@ class ReuseDataLoader(DataLoader[Any]):
         load: Load = load_torch,
         finish: Finish | None = None,
         verify: float = 0.0,
+        resident: float = 1.0,
         **dataloader_options: Any,
     ) -> None:
         self.policy = ReusePolicy(lifetime, seed)
@@ -86,6 +83,7 @@ class ReuseDataLoader(DataLoader[Any]):
             load=load,
             finish=finish,
             verify=verify,
+            resident=resident,
         )
         options = dict(dataloader_options)
         self._own_generator = options.get("generator") is None
@@ -102,6 +100,15 @@ class ReuseDataLoader(DataLoader[Any]):
     def epoch(self) -> int:
         """The epoch of the next pass."""
         return self._epoch
+
+    @property
+    def resident(self) -> float:
+        """The share of the indices that are kept on disk; it may be set between any two uses."""
+        return self._dataset.residency.share
+
+    @resident.setter
+    def resident(self, share: float) -> None:
+        self._dataset.residency.share = share
 
     def stats(self) -> ReuseStats:
         """Return counts and seconds of the last started pass, for the batches received so far."""

@@ -16,6 +16,21 @@ import torch
 from reuseloader.policy import check_integer, mix
 
 
+@dataclasses.dataclass(frozen=True)
+class Substitute:
+    """What ``build`` may return where a sample cannot be made: it is used, and never stored.
+
+    It is counted in ``stats().substituted``, and tried again at the next use.
+
+    Args:
+        sample: used in its place; as a function of the key, so that a run can be repeated.
+        reason: what the user is told, in one line.
+    """
+
+    sample: Any
+    reason: str
+
+
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Seed Python's, NumPy's and torch's CPU generators inside, and restore all three outside.

@@ -16,6 +16,7 @@ class ReuseStats:
         stored: samples written to the folder.
         damaged: files that could not be used and were built again.
         save_errors: samples that could not be written.
+        substituted: of those built, stand-ins for samples that could not be made.
         build_s: seconds in ``build``.
         read_s: seconds reading and checking files that were reused.
         read_bytes: size of the files that were reused.
@@ -27,6 +28,7 @@ class ReuseStats:
     stored: int = 0
     damaged: int = 0
     save_errors: int = 0
+    substituted: int = 0
     build_s: float = 0.0
     read_s: float = 0.0
     read_bytes: int = 0
@@ -41,6 +43,7 @@ class ReuseStats:
             stored=tally["stored"],
             damaged=tally["damaged"],
             save_errors=tally["save_errors"],
+            substituted=tally["substituted"],
             build_s=tally["build_ns"] / 1e9,
             read_s=tally["read_ns"] / 1e9,
             read_bytes=tally["read_bytes"],

@@ -35,6 +35,8 @@ def compose_config(*overrides: str) -> DictConfig:
     """Return the config of a small run, as Hydra composes it."""
     experiment = any(override.startswith("experiment=") for override in overrides)
     small = ("num_workers=0", "device=cpu") if experiment else SMALL
+    if any(override.startswith("data=") for override in overrides):
+        small = tuple(o for o in small if ".limit=" not in o)  # which the digits alone have
     with initialize_config_dir(str(PROJECT / "conf"), version_base="1.3"):
         return compose("config", overrides=[*small, *overrides])
 

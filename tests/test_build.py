@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ import torch
 import yaml
 from omegaconf import DictConfig, OmegaConf
 from runs import begin, compose_config
+from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from reuseloader import ReuseKey, ReusePolicy
+from reuseloader import ReuseDataLoader, ReuseKey, ReusePolicy, load_tensors, save_tensors
 from training.build import build_image, compose, finish_image
 from training.checks import ConfigError
 from training.config import load_config
@@ -254,3 +256,61 @@ def test_a_recorded_run_builds_the_same_samples_and_a_curriculum_reaches_them(
     same = [torch.equal(a, b) for a, b in zip(plain, expected, strict=True)]
     begins = [policy.key(index, epoch).first_epoch for epoch in (0, 3, 4, 9) for index in (0, 1)]
     assert same == [first >= 4 for first in begins for _ in range(2)]
+
+
+class Segmented:
+    """An image with a mask of the values 0 and 2, a box around its twos, and a name."""
+
+    classes = ("thing",)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        mask = torch.zeros(1, 24, 24, dtype=torch.uint8)
+        mask[:, 4:12, 6:14] = 2
+        boxes = torch.tensor([[6, 4, 14, 12]])
+        return {
+            "image": tv_tensors.Image((mask * 100).expand(3, -1, -1)),
+            "mask": tv_tensors.Mask(mask),
+            "boxes": tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=(24, 24)),
+            "label": 0,
+            "name": f"{index}",
+        }
+
+
+TOGETHER = [
+    v2.Resize([37, 31]),
+    v2.RandomAffine(20.0),
+    v2.RandomHorizontalFlip(),
+    v2.GaussianBlur(5),
+]
+
+
+def test_masks_and_boxes_go_along_with_the_image_and_keep_their_values(tmp_path: Path) -> None:
+    build = partial(
+        build_image, source=Segmented(), transforms=Steps({0: compose(TOGETHER)})
+    )  # fmt: skip
+    finish = partial(finish_image, transforms=Steps({0: v2.RandomHorizontalFlip(1.0)}))
+    options = {"save": save_tensors, "load": load_tensors, "batch_size": 4, "lifetime": 9}
+    loader = ReuseDataLoader(build, 8, tmp_path, finish=finish, **options)  # type: ignore[arg-type]
+    first, again = ([*loader] for _ in range(2))
+    assert (loader.stats().built, loader.stats().reused) == (0, 8)
+    for fresh, stored in zip(first, again, strict=True):
+        assert all(torch.equal(fresh[name], stored[name]) for name in ("image", "mask", "boxes"))
+        assert fresh["name"] == stored["name"]
+        assert (fresh["mask"].dtype, fresh["mask"].shape) == (torch.uint8, (4, 1, 37, 31))
+        assert fresh["mask"].unique().tolist() == [0, 2]
+        assert fresh["boxes"].shape == (4, 1, 4)
+        for image, mask, (box,) in zip(fresh["image"], fresh["mask"], fresh["boxes"], strict=True):
+            # The image shows what the mask says, and the box holds it: all three moved alike.
+            assert ((image[:1] > 100) == (mask == 2)).float().mean() > 0.95
+            rows, columns = (mask[0] == 2).any(1).nonzero(), (mask[0] == 2).any(0).nonzero()
+            left, top, right, bottom = box.tolist()
+            assert left - 2 <= columns.min() <= columns.max() <= right + 2
+            assert top - 2 <= rows.min() <= rows.max() <= bottom + 2
+
+
+def test_an_image_alone_reaches_a_transform_as_it_always_did() -> None:
+    seen: list[type] = []
+    steps: Any = Steps({0: lambda image: seen.append(type(image)) or image})
+    sample = build_image(key(3, 0), source=SOURCE, transforms=steps)
+    finish_image(sample, key(3, 0), transforms=steps)
+    assert seen == [tv_tensors.Image, torch.Tensor]

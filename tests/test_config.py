@@ -29,6 +29,12 @@ OPTIONS = {
 }
 
 
+NEEDED = {
+    "data=image_folder": ["data.root=."],
+    "data=hdf5": ["data.path=a.h5", "data.num_classes=3"],
+}
+
+
 def all_pairs() -> Iterator[list[str]]:
     """Yield few choices of a file from each group, in which every two files meet once.
 
@@ -53,7 +59,7 @@ def all_pairs() -> Iterator[list[str]]:
 @pytest.mark.parametrize("choices", [*all_pairs(), *([e] for e in OPTIONS["experiment"])])
 def test_the_files_of_all_groups_compose_to_a_checked_config(choices: list[str]) -> None:
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        needed = ["data.root=."] if "data=image_folder" in choices else []
+        needed = [word for data in choices for word in NEEDED.get(data, [])]
         config = load_config(compose("config", overrides=[*choices, *needed]))
     assert isinstance(config, Config)
 

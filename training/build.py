@@ -11,10 +11,11 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
+from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from reuseloader import ReuseKey, seeded
+from reuseloader import ReuseKey, Substitute, seeded
 from training.checks import ConfigError
 from training.curriculum import Steps
 
@@ -26,7 +27,10 @@ _OVERSHOOT = 0.5  # a bicubic resize of floats leaves [0, 1] by less than that
 class Source(Protocol):
     """Raw items by index: `{"image": uint8 C x H x W, "label": int}`.
 
-    Where it also has `labels`, one an index, a class without validation samples is reported.
+    Where it also has `labels`, one an index, a class without validation samples is reported. An
+    item may hold more: tv_tensors (`Mask`, `BoundingBoxes`) go through the transforms together
+    with the image, other entries go along. With an entry `skipped`, a text, it stands in for one
+    that could not be read, and is not stored.
     """
 
     classes: list[str]
@@ -40,18 +44,20 @@ class Source(Protocol):
         ...
 
 
-def build_image(key: ReuseKey, *, source: Source, transforms: Steps[Transform]) -> dict[str, Any]:
-    """Make the stored sample: `{"image": uint8 C x H x W, "label": int}`.
+def build_image(key: ReuseKey, *, source: Source, transforms: Steps[Transform]) -> Any:
+    """Make the stored sample: `{"image": uint8 C x H x W, "label": int}`, and what else there is.
 
     Args:
         key: which sample, and the seed and first epoch of its generation.
         source: raw items.
         transforms: the stored transforms, by first epoch.
     """
-    item = source[key.index]
+    item = dict(source[key.index])
+    reason = item.pop("skipped", None)
     with seeded(key.seed), single_thread():
-        image = transforms.at(key.first_epoch)(item["image"])
-    return {"image": to_bytes(image, "augment.stored"), "label": item["label"]}
+        sample = _transformed(item, transforms.at(key.first_epoch))
+    sample["image"] = to_bytes(sample["image"], "augment.stored")
+    return sample if reason is None else Substitute(sample, reason)
 
 
 def finish_image(
@@ -59,8 +65,8 @@ def finish_image(
 ) -> dict[str, Any]:
     """Add the fresh part to a stored sample, at every use: `transforms` of `key.epoch`."""
     with seeded(key.use_seed), single_thread():
-        image = transforms.at(key.epoch)(sample["image"])
-    return {**sample, "image": to_bytes(image, "augment.fresh")}
+        sample = _transformed(sample, transforms.at(key.epoch))
+    return {**sample, "image": to_bytes(sample["image"], "augment.fresh")}
 
 
 def to_bytes(image: torch.Tensor, place: str) -> torch.Tensor:
@@ -84,6 +90,19 @@ def to_bytes(image: torch.Tensor, place: str) -> torch.Tensor:
             )
         image = image.clamp(0, 1)
     return F.to_dtype(image, torch.uint8, scale=True).as_subclass(torch.Tensor)
+
+
+def _transformed(sample: dict[str, Any], transform: Transform) -> dict[str, Any]:
+    """Return a sample with image, masks and boxes transformed alike."""
+    others = {
+        name: value
+        for name, value in sample.items()
+        if name != "image" and isinstance(value, tv_tensors.TVTensor)
+    }
+    if not others:
+        return {**sample, "image": transform(sample["image"])}
+    together = transform({"image": tv_tensors.Image(sample["image"]), **others})
+    return {**sample, **together}
 
 
 def compose(transforms: list[Transform]) -> Transform:

@@ -21,13 +21,14 @@ from omegaconf.errors import OmegaConfBaseException
 from reuseloader import FolderInUseError, ImpureBuildError
 from reuseloader.store import UnstorableSampleError
 from training.arguments import join, parse
-from training.config import ConfigError, Table, load_config
+from training.config import ConfigError, load_config
 from training.curriculum import expand
 from training.explain import explain, mistake_in_files
 from training.recorded import default_run_dir, quoted, read_config, resumed, rewrite_command
 from training.records import Record, Run
 from training.replay import check_repeatable, compare
 from training.resolved import resolved
+from training.sections import Table
 from training.signals import Interrupted, end_children
 
 # ${run_id:} makes run folders differ that are named after the same second.

@@ -3,109 +3,45 @@
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from typing import Any, Final, get_origin, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 from omegaconf.errors import ValidationError as OmegaConfValidationError
 
 from training.checks import ConfigError, check, check_minimum
+from training.data.folders import class_names
 from training.options import TrackerConfig, TrainerConfig
-
-Node = dict[str, Any]  # a mapping with `_target_`: what to call, and with which arguments
-Table = dict[int, dict[str, Any]]  # first epoch -> parameter -> value
+from training.sections import (
+    AugmentConfig,
+    CacheConfig,
+    CheckpointConfig,
+    CurriculumConfig,
+    DataConfig,
+    LoaderConfig,
+    Node,
+    Table,
+)
 
 # ${times:40.0,${augment.magnitude}}: a parameter that grows with a knob.
 OmegaConf.register_new_resolver("times", lambda value, factor: value * factor, replace=True)
 
+
+def _num_class_folders(root: str | None) -> int:
+    if root is None:
+        raise ConfigError("data.root must be given: the folder of the images")
+    try:
+        return len(class_names(root))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"data.{error}".replace("got root=", "got data.root=")) from error
+
+
+# ${num_class_folders:PHOTOS}: how many classes a folder of images has.
+OmegaConf.register_new_resolver("num_class_folders", _num_class_folders, replace=True)
+
 DEVICES = ("auto", "cpu", "cuda", "mps")
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataConfig:
-    """Where samples come from: `train` and `val` are nodes of a source."""
-
-    train: Node
-    val: Node
-    prepare: dict[str, Any]
-    num_classes: int
-    mean: list[float]
-    std: list[float]
-
-    def __post_init__(self) -> None:
-        check("data.num_classes", self.num_classes, self.num_classes >= 1, "a positive integer")
-        finite = all(math.isfinite(mean) for mean in self.mean)
-        check("data.mean", self.mean, finite, "a list of finite numbers")
-        positive = all(0 < std < math.inf for std in self.std)
-        check("data.std", self.std, positive, "a list of positive numbers")
-        same = len(self.mean) == len(self.std)
-        check("data.mean", self.mean, same, f"as long as data.std ({len(self.std)} channels)")
-
-
-@dataclass(frozen=True, kw_only=True)
-class AugmentConfig:
-    """Transforms by name: `stored` run once a generation, `fresh` at every use."""
-
-    magnitude: float = 1.0
-    stored: dict[str, Any]
-    fresh: dict[str, Any]
-
-    def __post_init__(self) -> None:
-        finite = math.isfinite(self.magnitude)
-        check("augment.magnitude", self.magnitude, finite, "a finite number")
-
-
-@dataclass(frozen=True, kw_only=True)
-class CurriculumConfig:
-    """Parameters of `augment` that change with the epoch; None for none."""
-
-    table: Table | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoaderConfig:
-    """Options that go to the DataLoaders as they are."""
-
-    prefetch_factor: int = 2
-    persistent_workers: bool = True
-    multiprocessing_context: str | None = None
-    drop_last: bool = False
-
-    def __post_init__(self) -> None:
-        check_minimum("loader.prefetch_factor", self.prefetch_factor, 1)
-        start = self.multiprocessing_context
-        methods = (None, "fork", "spawn", "forkserver")
-        rule = "null, fork, spawn or forkserver"
-        check("loader.multiprocessing_context", start, start in methods, rule)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CacheConfig:
-    """Where stored samples lie; `directory` None is a folder inside the run folder."""
-
-    directory: str | None = None
-    keep: bool = False
-    verify: float = 0.0
-
-    def __post_init__(self) -> None:
-        check("cache.verify", self.verify, 0 <= self.verify <= 1, "a share from 0 to 1")
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckpointConfig:
-    """How often checkpoints are written, and how many numbered ones are kept."""
-
-    every_steps: int | None = None
-    keep: int = 0
-
-    def __post_init__(self) -> None:
-        every = self.every_steps
-        holds = every is None or every >= 1
-        check("checkpoint.every_steps", every, holds, "null or a positive integer")
-        check_minimum("checkpoint.keep", self.keep, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,17 +90,19 @@ def load_config(composed: DictConfig) -> Config:
     Raises:
         ConfigError: an unknown key, a value of the wrong type or outside its range.
     """
+    # The schema would put its defaults in place of some of them.
+    for key in _missing_keys(OmegaConf.to_container(composed, resolve=False)):
+        raise ConfigError(f"{key} must be given, for example on the command line")
     try:
         merged = OmegaConf.merge(OmegaConf.structured(_thawed(Config)), composed)
-        values = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
+        values = OmegaConf.to_container(merged, resolve=True)
     except ConfigKeyError as error:
         raise unknown_key(_full_key(error)) from error
-    except MissingMandatoryValue as error:
-        text = f"{_full_key(error)} must be given, for example on the command line"
-        raise ConfigError(text) from error
     except OmegaConfValidationError as error:
         raise _wrong_type(error, composed) from error
     except OmegaConfBaseException as error:
+        if own := _of_a_resolver(error):
+            raise own from error
         # a list for a mapping, or the reverse; a row of a table at what is no epoch
         if not error.full_key or str(error.full_key).startswith("curriculum.table."):
             raise _wrong_type(error, composed) from error
@@ -172,6 +110,21 @@ def load_config(composed: DictConfig) -> Config:
     config = _freeze(Config, values)
     assert isinstance(config, Config)
     return config
+
+
+def _missing_keys(value: Any, prefix: str = "") -> Iterator[str]:
+    if value == "???":
+        yield prefix.removesuffix(".")
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _missing_keys(inner, f"{prefix}{name}.")
+
+
+def _of_a_resolver(error: BaseException | None) -> ConfigError | None:
+    """Return the error that a resolver of ours raised; OmegaConf wraps it, and more than once."""
+    while error is not None and not isinstance(error, ConfigError):
+        error = error.__context__
+    return error
 
 
 def _thawed(schema: type) -> type:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
+from reuseloader import ReuseDataLoader
 from training.config import Config
 from training.loaders import Loaders
 from training.optim import Plan
@@ -48,6 +49,13 @@ def describe(
 def progress_bar(batches: Iterable[Any], epoch: int, total: int) -> Iterable[Any]:
     """Show a bar while the batches of an epoch are taken, where there is a screen."""
     return tqdm(batches, f"epoch {epoch}", total, leave=False, disable=None, unit="batch")
+
+
+def report_skipped(loader: ReuseDataLoader, what: str) -> None:
+    """Say how many samples of the last pass could not be read, if any."""
+    count = loader.stats().substituted
+    if count:
+        log.warning("%d of the samples for %s could not be read and were skipped", count, what)
 
 
 def report_epoch(epochs: int, row: dict[str, Any]) -> None:

@@ -11,7 +11,8 @@ from typing import Any, Generic, TypeVar
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from training.config import ConfigError, Table, suggest
+from training.config import ConfigError, suggest
+from training.sections import Table
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -141,7 +142,7 @@ def _leaves(composed: DictConfig) -> dict[str, Any]:
         if isinstance(value, dict):
             for key, inner in value.items():
                 walk(inner, f"{name}.{key}" if name else str(key))
-        elif not name.endswith("._target_"):
+        elif name != "replaces_prepare" and not name.endswith("._target_"):
             leaves[name] = value
 
     walk(OmegaConf.to_container(composed.augment, resolve=True), "")

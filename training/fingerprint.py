@@ -12,11 +12,15 @@ import torch
 import torchvision
 
 from training.build import Source
-from training.config import Config, Node, Table
+from training.config import Config
+from training.sections import Node, Table
 from training.targets import PROJECT, source_file
 
 LOCATION_KEYS = ("root", "path", "directory")
 """Entries of a source's node that say where the data lies: their content counts instead."""
+
+ACCESS_KEYS = ("download", "cache_bytes")
+"""Entries of a source's node that say how the data is got at."""
 
 
 def fingerprint(config: Config, table: Table, node: Node, source: Source, stored: bool) -> str:
@@ -41,9 +45,12 @@ def fingerprint(config: Config, table: Table, node: Node, source: Source, stored
     }
     # As lists, because the order of transforms counts and that of other entries does not.
     transforms = {"stored": list(config.augment.stored.items()), "table": rows} if stored else {}
+    if stored and config.augment.replaces_prepare:
+        transforms["replaces_prepare"] = True
+    apart = LOCATION_KEYS + ACCESS_KEYS
     parts = {
         "build": config.build,
-        "source": {name: value for name, value in node.items() if name not in LOCATION_KEYS},
+        "source": {name: value for name, value in node.items() if name not in apart},
         "content": source.identity(),
         "prepare": list(config.data.prepare.items()),
         **transforms,

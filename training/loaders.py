@@ -11,11 +11,12 @@ import torch
 
 from reuseloader import FOREVER, ReuseDataLoader, ReuseKey, load_tensors, save_tensors
 from training.build import Source, Transform, compose, finish_image
-from training.config import Config, ConfigError, Node
+from training.config import Config, ConfigError
 from training.curriculum import Steps, apply_row
 from training.fingerprint import fingerprint, project_code
 from training.records import Run
 from training.samples import check_signature, checked
+from training.sections import Node
 from training.signals import leave_to_parent
 from training.targets import make, make_function
 
@@ -64,8 +65,9 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
         )
     rows = Steps(table)
     prepare = _make_transforms(config.data.prepare, "data.prepare")
+    first = [] if config.augment.replaces_prepare else prepare
     stored = rows.map(
-        lambda row: compose([*prepare, *_make_stage(config.augment.stored, row, "stored")])
+        lambda row: compose([*first, *_make_stage(config.augment.stored, row, "stored")])
     )
     fresh = rows.map(lambda row: compose(_make_stage(config.augment.fresh, row, "fresh")))
     build = make_function(config.build, "build")

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from reuseloader import ReuseDataLoader
-from training.console import describe, progress_bar, report_end, report_epoch
+from training.console import describe, progress_bar, report_end, report_epoch, report_skipped
 from training.device import Batch, Preprocess, autocast, repeat, to_device
 from training.loaders import Loaders
 from training.metrics import Evaluation, Meters
@@ -127,6 +127,7 @@ def train_epoch(job: Job, state: State) -> Row:
     state.losses.read(state.epoch)
     state.check_weights()
     state.progress = measured.progress(last)
+    report_skipped(job.loaders.train, "training")
     return training_row(state)
 
 
@@ -209,6 +210,7 @@ def evaluate(job: Job, model: nn.Module) -> Evaluation:
             with autocast(job.prepare.device, job.trainer.precision):
                 logits = model(images)
             meters.add(logits, labels, batch.get("valid"))
+    report_skipped(job.loaders.val, "validation")
     return meters.result()
 
 

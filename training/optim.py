@@ -11,7 +11,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from training.checks import ConfigError
-from training.config import Config, Node
+from training.config import Config
+from training.sections import Node
 from training.targets import make
 
 

@@ -21,7 +21,8 @@ from tqdm import tqdm
 from training import environment
 from training.checkpoint import keep_numbered, write_checkpoint
 from training.checks import text_of
-from training.config import Config, ConfigError, Table
+from training.config import Config, ConfigError
+from training.sections import Table
 from training.signals import Signals
 
 log = logging.getLogger("training")

@@ -22,9 +22,9 @@ from torch.optim.lr_scheduler import (
 )
 
 from training.checks import check
-from training.config import Node
 from training.optim import Plan
 from training.options import MONITORS
+from training.sections import Node
 from training.targets import make, target_of
 
 _FIRST_FACTOR = {LinearLR: "start_factor", ConstantLR: "factor"}

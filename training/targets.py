@@ -16,8 +16,9 @@ from types import ModuleType
 from typing import Any
 
 from training.checks import check, reason
-from training.config import ConfigError, Node
+from training.config import ConfigError
 from training.nearest import nearest_target
+from training.sections import Node
 
 PROJECT = Path(__file__).resolve().parent.parent
 

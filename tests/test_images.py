@@ -1,0 +1,142 @@
+"""Whatever a file holds arrives as an upright RGB image."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pictures import encoded, picture
+from PIL import Image
+from torchvision import tv_tensors
+
+from training.data import images
+from training.data.images import UnreadableError, decode
+
+RGB = picture()
+
+
+def pixels(image: Image.Image) -> torch.Tensor:
+    return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
+
+
+def with_alpha(image: Image.Image) -> Image.Image:
+    image = image.copy()
+    width, height = image.size
+    image.putalpha(Image.fromarray(np.arange(width * height).reshape(height, width).astype("u1")))
+    return image
+
+
+GREY, PALETTE, CMYK = RGB.convert("L"), RGB.quantize(16), RGB.convert("CMYK")
+SIXTEEN = Image.fromarray((np.asarray(GREY).astype(np.uint16) << 8) + 77)
+LOSSLESS = {
+    "png": (encoded(RGB, "PNG"), RGB),
+    "grey png": (encoded(GREY, "PNG"), GREY),
+    "black and white png": (encoded(RGB.convert("1"), "PNG"), RGB.convert("1")),
+    "palette png": (encoded(PALETTE, "PNG"), PALETTE),
+    "palette png with a transparent colour": (encoded(PALETTE, "PNG", transparency=3), PALETTE),
+    "palette png with alpha": (encoded(PALETTE, "PNG", transparency=bytes(range(16))), PALETTE),
+    "alpha png": (encoded(with_alpha(RGB), "PNG"), RGB),
+    "grey alpha png": (encoded(with_alpha(RGB).convert("LA"), "PNG"), GREY),
+    "16 bit png": (encoded(SIXTEEN, "PNG"), GREY),
+    "16 bit tiff": (encoded(SIXTEEN, "TIFF"), GREY),
+    "webp": (encoded(RGB, "WEBP", lossless=True), RGB),
+    "alpha webp": (encoded(with_alpha(RGB), "WEBP", lossless=True, exact=True), RGB),
+    "gif": (encoded(PALETTE, "GIF"), PALETTE),
+    "moving gif": (encoded(PALETTE, "GIF", save_all=True, append_images=[GREY]), PALETTE),
+    "bmp": (encoded(RGB, "BMP"), RGB),
+    "tiff": (encoded(RGB, "TIFF"), RGB),
+    "cmyk tiff": (encoded(CMYK, "TIFF"), CMYK),
+    "ppm": (encoded(RGB, "PPM"), RGB),
+}
+LOSSY = {
+    "jpeg": encoded(RGB, "JPEG", quality=95),
+    "grey jpeg": encoded(GREY, "JPEG", quality=95),
+    "cmyk jpeg": encoded(CMYK, "JPEG", quality=95),
+    "progressive jpeg": encoded(RGB, "JPEG", quality=95, progressive=True),
+}
+
+
+@pytest.mark.parametrize("kind", LOSSLESS)
+def test_every_kind_of_file_arrives_as_rgb_to_the_bit(kind: str) -> None:
+    data, expected = LOSSLESS[kind]
+    image = decode(data)
+    assert type(image) is tv_tensors.Image
+    assert (image.dtype, image.shape) == (torch.uint8, (3, 8, 12))
+    assert torch.equal(image.as_subclass(torch.Tensor), pixels(expected))
+
+
+@pytest.mark.parametrize("kind", LOSSY)
+def test_a_jpeg_has_the_same_bits_by_either_decoder(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = decode(LOSSY[kind])
+    assert (type(image), image.dtype) == (tv_tensors.Image, torch.uint8)
+    reference = GREY if "grey" in kind else RGB
+    distance = (image.int() - pixels(reference).int()).abs().float().mean()
+    assert distance < 6  # of 255, for a lossy format
+    monkeypatch.setattr(images, "_decode_jpeg", None)
+    assert torch.equal(decode(LOSSY[kind]), image)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_camera_held_in_any_way_gives_an_upright_image(
+    orientation: int, kind: str, fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not fast:
+        monkeypatch.setattr(images, "_decode_jpeg", None)
+    # What the sensor saw, from the upright picture: the table of the EXIF standard, read backwards.
+    seen: Any = {
+        1: lambda a: a,
+        2: lambda a: a[:, ::-1],
+        3: lambda a: a[::-1, ::-1],
+        4: lambda a: a[::-1],
+        5: lambda a: a.transpose(1, 0, 2),
+        6: lambda a: np.rot90(a, 1),
+        7: lambda a: a[::-1, ::-1].transpose(1, 0, 2),
+        8: lambda a: np.rot90(a, -1),
+    }
+    held = Image.fromarray(np.ascontiguousarray(seen[orientation](np.asarray(RGB))))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    options = {"WEBP": {"lossless": True}, "JPEG": {"quality": 100, "subsampling": 0}}.get(kind, {})
+    image = decode(encoded(held, kind, exif=exif, **options))
+    assert image.shape == (3, 8, 12)
+    distance = (image.int() - pixels(RGB).int()).abs().max()
+    assert distance <= (6 if kind == "JPEG" else 0)
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "progressive jpeg", "png", "webp", "gif"])
+@pytest.mark.parametrize("part", [0, 3, 0.3, 0.6])
+def test_a_file_that_is_cut_short_is_refused(kind: str, part: float) -> None:
+    data = LOSSY[kind] if kind in LOSSY else LOSSLESS[kind][0]
+    cut = data[: part if isinstance(part, int) else int(part * len(data))]
+    with pytest.raises(UnreadableError, match=r"no whole image: .") as caught:
+        decode(cut)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("data", [b"", b"hello", b"<html></html>", bytes(1000), b"\xff\xd8\xff"])
+def test_what_is_no_image_is_refused(data: bytes) -> None:
+    with pytest.raises(UnreadableError, match=r"no whole image: ."):
+        decode(data)
+
+
+def test_nothing_is_said_of_a_good_file() -> None:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for data in [*LOSSY.values(), *(data for data, _ in LOSSLESS.values())]:
+            decode(data)
+    assert said == []
+
+
+def test_an_image_owns_its_memory() -> None:
+    for data in (LOSSY["jpeg"], LOSSLESS["png"][0]):
+        first = decode(data)
+        before = first.clone()
+        first.zero_()
+        assert torch.equal(decode(data), before)

@@ -1,0 +1,142 @@
+"""Rows of an HDF5 file: a data set of images, and one of labels."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import torch
+from torchvision import tv_tensors
+
+from training.checks import ConfigError
+from training.data.hdf5_content import channels_first, class_names, dataset, digest
+from training.data.images import UnreadableError
+
+_NUM_BLOCKS_KEPT = 4  # in the cache of a process, unless cache_bytes says otherwise
+
+_opened: weakref.WeakSet[Hdf5] = weakref.WeakSet()
+"""Who has a file open in this process."""
+
+
+def _close_all() -> None:
+    for source in list(_opened):
+        source.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_close_all)  # the library keeps state that may not be shared
+
+
+class Hdf5:
+    """Images and labels of an HDF5 file, read row by row.
+
+    Each process opens the file by itself, when it reads the first row. `block_size` is the number
+    of rows that are compressed together: read in blocks of so many, each is decompressed about
+    once.
+
+    Args:
+        path: the file.
+        images: name of a data set N x H x W, N x C x H x W or N x H x W x C, of uint8, or of
+            floats from 0 to 1.
+        labels: name of a data set of N integers from 0 up.
+        num_classes: labels lie below it. Names of classes are taken from the file's attribute
+            `classes`, where it has one.
+        cache_bytes: decompressed chunks that a process keeps; None is room for four.
+        rgb: make three channels of one.
+
+    Raises:
+        ConfigError: h5py is missing, an argument breaks a rule, or the file does not fit.
+        OSError: it cannot be read.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        images: str,
+        labels: str,
+        num_classes: int,
+        cache_bytes: int | None = None,
+        rgb: bool = True,
+    ) -> None:
+        self.path, self._images, self._rgb = path, images, rgb
+        self._cache_bytes = 0
+        self._file: Any = None
+        self._data: Any = None
+        with self._open() as file:
+            data, found = dataset(file, images), dataset(file, labels)
+            self._axes = channels_first(data)
+            if found.shape != data.shape[:1] or found.dtype.kind not in "iu":
+                raise ConfigError(
+                    f"{labels} must hold an integer for each of the {data.shape[0]} rows of "
+                    f"{images}, but is {found.dtype} of shape {found.shape}"
+                )
+            self.labels = found[:].astype(np.int64)
+            self.classes = class_names(file, num_classes)
+            self.block_size = data.chunks[0] if data.chunks else 1
+            block_bytes = self.block_size * data.dtype.itemsize * int(np.prod(data.shape[1:]))
+        if ((self.labels < 0) | (self.labels >= num_classes)).any():
+            raise ConfigError(
+                f"{labels} must lie in [0, {num_classes}), the classes, but go from "
+                f"{self.labels.min()} to {self.labels.max()}"
+            )
+        self._cache_bytes = _NUM_BLOCKS_KEPT * block_bytes if cache_bytes is None else cache_bytes
+        if self.block_size > 1 and self._cache_bytes < block_bytes:
+            raise ConfigError(
+                f"cache_bytes must be at least {block_bytes}, for the {self.block_size} rows that "
+                f"are compressed together, but got cache_bytes={cache_bytes}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Return `{"image": C x H x W, "label": int}`.
+
+        Raises:
+            UnreadableError: the row cannot be read; names it.
+        """
+        label = int(self.labels[index])
+        if self._file is None:
+            self._file = self._open()
+            self._data = self._file[self._images]  # whose chunk cache lives as long as it does
+            _opened.add(self)
+        try:
+            row = self._data[index]
+        except (OSError, RuntimeError) as error:
+            raise UnreadableError(
+                f"row {index} of {self._images} in {self.path} cannot be read: {error}"
+            ) from error
+        shape, axes = self._axes
+        row = row.astype(row.dtype.newbyteorder("="), copy=False).reshape(shape)
+        image = torch.from_numpy(row).permute(axes)
+        if self._rgb and len(image) == 1:
+            image = image.expand(3, -1, -1)
+        return {"image": tv_tensors.Image(image), "label": label}
+
+    def identity(self) -> str:
+        """Return a digest of labels, classes, shape, type, attributes and some of the chunks."""
+        with self._open() as file:
+            rows = digest(file, file[self._images])
+        return sha256(
+            f"{self.classes!a} {self._rgb} {rows}".encode() + self.labels.tobytes()
+        ).hexdigest()
+
+    def close(self) -> None:
+        """Close the file in this process; the next row opens it again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = self._data = None
+
+    def _open(self) -> Any:
+        try:
+            import h5py
+        except ImportError as error:
+            raise ConfigError("HDF5 files need h5py: pip install '.[hdf5]'") from error
+        # No lock: it needs a file system that has locks, and nobody writes while a run reads.
+        return h5py.File(self.path, "r", locking=False, rdcc_nbytes=self._cache_bytes)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_file": None, "_data": None}

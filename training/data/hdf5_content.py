@@ -1,0 +1,91 @@
+"""What an HDF5 file holds: its data sets, their layout, and a digest of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+from training.checks import ConfigError
+
+_WHOLE_BYTES = 64 * 1024**2  # up to here all of the chunks are read
+_NUM_SAMPLED = 32  # of more, so many evenly spaced ones, and the last
+
+
+def dataset(file: Any, name: str) -> Any:
+    """Return a data set of an open file.
+
+    Raises:
+        ConfigError: the file has none of this name; names those that it has.
+    """
+    found = file.get(name)
+    if not hasattr(found, "shape"):
+        known: list[str] = []
+        file.visititems(lambda path, item: known.append(path) if hasattr(item, "shape") else None)
+        raise ConfigError(
+            f"{file.filename} must hold a data set {name}, but holds {', '.join(known) or 'none'}"
+        )
+    return found
+
+
+def channels_first(data: Any) -> tuple[tuple[int, ...], tuple[int, int, int]]:
+    """Return a shape for a row, and its axes in the order C x H x W.
+
+    Raises:
+        ConfigError: the rows are no images.
+    """
+    kind = data.dtype.kind
+    if (data.dtype != np.uint8 and kind != "f") or len(data.shape) not in (3, 4):
+        raise ConfigError(
+            f"{data.name} must be N x H x W, N x C x H x W or N x H x W x C, of uint8 or floats "
+            f"from 0 to 1, but is {data.dtype} of shape {data.shape}"
+        )
+    row = data.shape[1:]
+    if len(row) == 2:
+        return (1, *row), (0, 1, 2)
+    is_last = row[0] not in (1, 3) and row[2] in (1, 3, 4)
+    return row, (2, 0, 1) if is_last else (0, 1, 2)
+
+
+def class_names(file: Any, num_classes: int) -> list[str]:
+    """Return the names in the attribute `classes` of a file, or numbers where it has none."""
+    if "classes" not in file.attrs:
+        return [str(number) for number in range(num_classes)]
+    names = file.attrs["classes"].tolist()
+    return [name.decode() if isinstance(name, bytes) else str(name) for name in names]
+
+
+def digest(file: Any, data: Any) -> str:
+    """Return a digest of a data set: shape, type, attributes, and a sample of its chunks.
+
+    Where a file was packed anew, and where it lies, does not count.
+    """
+    total = sha256(f"{data.shape} {data.dtype.str} {data.chunks}".encode())
+    for owner in (file, data):
+        for name in sorted(owner.attrs):
+            total.update(f"{name!a} {np.asarray(owner.attrs[name]).tolist()!a}".encode())
+    for part in _chunks(data) if data.chunks else _rows(data):
+        total.update(part)
+    return total.hexdigest()
+
+
+def _chunks(data: Any) -> Iterator[bytes]:
+    """Yield the stored size of every chunk, and some of the chunks as they are stored."""
+    infos = [data.id.get_chunk_info(n) for n in range(data.id.get_num_chunks())]
+    sizes = sorted((info.chunk_offset, info.size) for info in infos)
+    yield repr(sizes).encode()
+    for number in _sampled(len(sizes), sum(size for _, size in sizes)):
+        yield data.id.read_direct_chunk(sizes[number][0])[1]
+
+
+def _rows(data: Any) -> Iterator[bytes]:
+    for number in _sampled(len(data), data.nbytes):
+        yield np.asarray(data[number]).tobytes()
+
+
+def _sampled(count: int, num_bytes: int) -> list[int]:
+    if num_bytes <= _WHOLE_BYTES or count <= _NUM_SAMPLED:
+        return list(range(count))
+    return sorted({*range(0, count, count // _NUM_SAMPLED), count - 1})
