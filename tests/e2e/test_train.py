@@ -186,7 +186,8 @@ def test_a_bug_shows_its_traceback_and_marks_the_run_failed(train: Trainer) -> N
 def test_help_is_a_page_for_newcomers(train: Trainer) -> None:
     page = train.here("--help", small=False).out
     assert "python train.py lifetime=2 seed=42" in page
-    assert "augment: digits, none, randaugment" in page
+    presets = sorted(file.stem for file in (PROJECT / "conf" / "augment").iterdir())
+    assert f"augment: {', '.join(presets)}" in page
     assert "lifetime=N        epochs that a prepared sample serves" in page
 
 
