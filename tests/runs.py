@@ -20,6 +20,7 @@ from training.evaluation import evaluate_checkpoint
 from training.loaders import Loaders, make_loaders
 from training.loop import fit
 from training.models import has_batch_norm
+from training.recorded import resumed
 from training.records import Record, Run
 from training.resolved import resolved
 from training.state import make_model
@@ -56,6 +57,8 @@ def begin(directory: Path, *overrides: str) -> Iterator[Run]:
     if config.curriculum.table is not None:
         recorded["curriculum"]["table"] = table  # as the command writes it
     record = Record(config=recorded, overrides=list(overrides), curriculum=table)
+    if config.resume is not None:
+        config, record = resumed(Path(config.resume), config, record)
     with Run(directory, config, record) as run:
         yield run
 

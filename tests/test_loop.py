@@ -465,22 +465,6 @@ def test_the_moving_average_is_what_is_evaluated_and_it_is_saved(tmp_path: Path)
     assert not torch.equal(checkpoint["ema"]["module.0.weight"], checkpoint["model"]["0.weight"])
 
 
-def test_label_smoothing_and_mixing_go_together(tmp_path: Path) -> None:
-    options = ["trainer.label_smoothing=0.1", "trainer.mixup_alpha=0.2", "trainer.cutmix_alpha=1.0"]
-
-    assert all(math.isfinite(row["train_loss"]) for row in runs.train(tmp_path, *options))
-
-
-@pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
-def test_every_precision_trains(tmp_path: Path, precision: str) -> None:
-    rows = runs.train(tmp_path, f"trainer.precision={precision}", "epochs=1")
-
-    assert math.isfinite(rows[0]["train_loss"])
-    assert {torch.float32} == {
-        v.dtype for v in runs.load(tmp_path)["optimizer"]["state"][0].values()
-    }
-
-
 @pytest.mark.slow
 def test_a_compiled_model_trains_and_its_checkpoint_has_the_plain_names(tmp_path: Path) -> None:
     runs.train(tmp_path / "plain", "epochs=1")

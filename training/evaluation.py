@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from training.checks import ConfigError
+from training.checks import ConfigError, text_of
 from training.device import Preprocess
 from training.loaders import Loaders
 from training.loop import Job, evaluate
@@ -25,23 +25,38 @@ def evaluate_checkpoint(
 ) -> float:
     """Evaluate the checkpoint that `trainer.evaluate` names; return the value of the monitor.
 
+    The run that it comes from is only read: the values go to the screen, and as a row without an
+    epoch to the `metrics.csv` of this one.
+
     Raises:
         ConfigError: there is no such checkpoint, or it is another model's.
     """
     path = run.config.trainer.evaluate
     assert path is not None
-    load_weights(model, path, device)
+    origin = load_weights(model, path, device)
     plan = Plan.of(run.config, len(loaders.train))
     prepare = Preprocess(run.config, device)
     job = Job(run=run, plan=plan, loaders=loaders, prepare=prepare, trackers=Trackers({}))
-    values = evaluate(job, model).columns()
+    result = evaluate(job, model)
+    values = result.columns()
     run.add_metrics(columns(values))
-    log.info("%s  %s", path, "  ".join(f"{name} {value:.4f}" for name, value in values.items()))
+    log.info("%s: %s", path, origin)
+    log.info(
+        "val loss %.4f  accuracy %.2f %%  top-5 %.2f %%  of %d samples",
+        result.loss,
+        100 * result.accuracy,
+        100 * result.top5_accuracy,
+        int(result.confusion.sum()),
+    )
+    log.info("run folder     %s", run.directory)
     return values[run.config.trainer.monitor]
 
 
-def load_weights(model: nn.Module, path: str, device: torch.device) -> None:
+def load_weights(model: nn.Module, path: str, device: torch.device) -> str:
     """Put the weights of a checkpoint into a model: the moving average where it has one.
+
+    Returns:
+        What these weights are, for the screen.
 
     Raises:
         ConfigError: there is no checkpoint, or it is another model's.
@@ -51,12 +66,24 @@ def load_weights(model: nn.Module, path: str, device: torch.device) -> None:
         raise ConfigError(f"{place}: there is no such file")
     try:
         checkpoint = torch.load(path, map_location=device, weights_only=True)
-        weights = checkpoint["model"]
-        if checkpoint["ema"] is not None:
-            prefix = "module."
-            averaged = checkpoint["ema"].items()
-            weights = {k.removeprefix(prefix): v for k, v in averaged if k.startswith(prefix)}
-        model.load_state_dict(weights)
+        weights, ema, epoch = (checkpoint[name] for name in ("model", "ema", "epoch"))
     except Exception as error:  # whatever another program's file makes torch.load raise
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ConfigError(f"{place}: {reason}") from error
+        raise ConfigError(f"{place}: {text_of(error).splitlines()[0]}") from error
+    if ema is not None:
+        prefix = "module."
+        weights = {k.removeprefix(prefix): v for k, v in ema.items() if k.startswith(prefix)}
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        lines = [line.strip() for line in str(error).splitlines()]
+        raise ConfigError(f"{place}: {' '.join(lines[:2])}{_remedy(Path(path))}") from error
+    return f"weights of epoch {epoch}" if ema is None else f"moving average of epoch {epoch}"
+
+
+def _remedy(path: Path) -> str:
+    """Return what the run of a checkpoint was started with, where its folder says so."""
+    try:
+        overrides = (path.absolute().parent.parent / "overrides").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return f"; its run was given: {' '.join(overrides.split()) or 'nothing'}"

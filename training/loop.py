@@ -119,8 +119,10 @@ def train_epoch(job: Job, state: State) -> Row:
     uses = repeat(to_device(measured.wait_for(bar), job.prepare.device), echo)
     every_window = stoppable(job, windows(uses, accumulate), job.loaders.train, whole)
     for number, window in enumerate(every_window, 1):
+        step = state.step
         update(job.trainer, state, job.prepare, window)
-        log_if_due(job, state)
+        if state.step > step:  # fp16 skips some
+            log_if_due(job, state)
         if number % whole == 0:
             state.progress = measured.progress(first + number * accumulate // echo)
             save_if_due(job, state)

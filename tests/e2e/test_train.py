@@ -183,6 +183,22 @@ def test_a_bug_shows_its_traceback_and_marks_the_run_failed(train: Trainer) -> N
     assert "Traceback" in (run / "train.log").read_text()
 
 
+def test_evaluating_a_checkpoint_is_a_run_of_its_own(train: Trainer) -> None:
+    trained = train.here("epochs=1").run
+    files = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
+    checkpoint = f"trainer.evaluate={trained}/checkpoints/best.pt"
+    outcome = train.here(checkpoint, "batch_size=7")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.run != trained
+    assert "best.pt: weights of epoch 0\nval loss " in outcome.out
+    for name in ("val_loss", "val_accuracy"):
+        expected, value = (float(metrics(run)[0][name]) for run in (trained, outcome.run))
+        assert value == pytest.approx(expected, rel=1e-5)
+    refused = train.here(checkpoint, f"hydra.run.dir={trained}")
+    assert refused.code == 1 and "holds a run already" in refused.err
+    assert {path: path.read_bytes() for path in files} == files
+
+
 def test_help_is_a_page_for_newcomers(train: Trainer) -> None:
     page = train.here("--help", small=False).out
     assert "python train.py lifetime=2 seed=42" in page
