@@ -25,11 +25,13 @@ from torch.nn import functional as F
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from reuseloader import ReuseStats  # noqa: E402
 from training import loop  # noqa: E402
 from training.config import Config, load_config  # noqa: E402
 from training.device import Preprocess, choose_device, set_up  # noqa: E402
 from training.optim import Plan  # noqa: E402
 from training.state import make_model, make_state  # noqa: E402
+from training.timing import Clock  # noqa: E402
 from training.tracking import Trackers  # noqa: E402
 
 Batches = list[dict[str, Any]]
@@ -72,7 +74,7 @@ class Memory:
 
     def stats(self) -> Any:
         """Return counts, of which there are none."""
-        return argparse.Namespace(built=0, reused=0)
+        return ReuseStats()
 
 
 def template_loop(config: Config, device: torch.device, batches: Batches) -> Any:
@@ -85,6 +87,7 @@ def template_loop(config: Config, device: torch.device, batches: Batches) -> Any
         loaders=argparse.Namespace(train=Memory(batches)),  # type: ignore[arg-type]
         prepare=Preprocess(config, device),
         trackers=Trackers({}),
+        clock=Clock.of(device),
     )
     return lambda: loop.train_epoch(job, state)
 

@@ -23,6 +23,7 @@ from training.models import has_batch_norm
 from training.recorded import resumed
 from training.records import Record, Run
 from training.resolved import resolved
+from training.rows import is_time
 from training.state import make_model
 from training.targets import PROJECT
 
@@ -91,7 +92,7 @@ def rows(directory: Path) -> list[dict[str, Any]]:
 
 def without_times(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return rows without the columns that differ from run to run."""
-    return [{k: v for k, v in row.items() if not k.endswith("_s")} for row in table]
+    return [{k: v for k, v in row.items() if not is_time(k)} for row in table]
 
 
 def load(directory: Path, name: str = "last") -> dict[str, Any]:

@@ -17,7 +17,7 @@ from training.device import (
     set_up,
     to_device,
 )
-from training.progress import Wait
+from training.timing import Clock
 
 CPU = torch.device("cpu")
 
@@ -107,7 +107,7 @@ def test_mixing_one_class_is_an_error() -> None:
 def test_on_the_cpu_nothing_is_copied() -> None:
     batch = make_batch()
 
-    (moved,) = to_device([batch], CPU)
+    (moved,) = to_device([batch], CPU, Clock())
 
     assert batch["image"].data_ptr() == moved["image"].data_ptr()
 
@@ -120,14 +120,14 @@ def test_no_batch_is_taken_ahead() -> None:
             taken.append(number)
             yield {"image": torch.zeros(1)}
 
-    iterator = repeat(to_device(Wait().of(batches()), CPU), 2)
+    iterator = repeat(to_device(batches(), CPU, Clock()), 2)
     for expected in ([0], [0], [0, 1], [0, 1], [0, 1, 2]):
         next(iterator)
         assert expected == taken
 
 
 def test_what_is_no_tensor_passes_through() -> None:
-    (moved,) = to_device([{"image": torch.zeros(1), "name": ["a"]}], CPU)
+    (moved,) = to_device([{"image": torch.zeros(1), "name": ["a"]}], CPU, Clock())
 
     assert moved["name"] == ["a"]
 
@@ -177,7 +177,7 @@ def test_copies_on_a_side_stream_arrive_whole() -> None:
     device = torch.device("cuda")
     batches = [{"image": torch.full((64, 3, 64, 64), i).pin_memory()} for i in range(50)]
     busy = torch.rand(2000, 2000, device=device)
-    for number, batch in enumerate(to_device(batches, device)):
+    for number, batch in enumerate(to_device(batches, device, Clock.of(device))):
         for _ in range(5):
             busy = busy @ busy / busy.norm()
         assert batch["image"].device.type == "cuda"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from training.options import TrainerConfig
 from training.schedule import Schedule
 from training.state import Best, State
 from training.targets import PROJECT
+from training.timing import PHASES, Clock
 
 CPU = torch.device("cpu")
 CONSTANT = {"_target_": "torch.optim.lr_scheduler.ConstantLR", "factor": 1.0}
@@ -315,8 +317,43 @@ def test_the_columns_of_metrics_csv_keep_their_order(tmp_path: Path) -> None:
 
     assert ",".join(first) == (
         "epoch,train_loss,val_loss,val_accuracy,lr,built,reused,wait_s,epoch_s,samples_per_s,"
-        "val_top5_accuracy,step"
+        "val_top5_accuracy,step,copy_s,compute_s,eval_s,checkpoint_s,warmup_s,other_s,build_s,read_s"
     )
+
+
+def test_the_phases_of_an_epoch_add_up_to_it_and_the_epochs_to_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = iter(range(10**9))  # each look at the clock is a second later
+    monkeypatch.setattr(loop.Clock, "of", lambda device: Clock(lambda: float(next(ticks))))
+    rows = runs.train(tmp_path, "epochs=3", "checkpoint.every_steps=3", "lifetime=2")
+
+    phases = [f"{name}_s" for name in PHASES]
+    assert [sum(row[name] for name in phases) for row in rows] == [row["epoch_s"] for row in rows]
+    # What comes after the last row is in none: closing the run, with two looks at the clock a
+    # checkpoint and a few more.
+    whole = next(ticks)
+    assert whole - 10 <= sum(row["epoch_s"] for row in rows) <= whole
+    assert [row["warmup_s"] > 0 for row in rows] == [True, False, False]
+    assert all(row["wait_s"] > 0 and row["compute_s"] > 0 and row["eval_s"] > 0 for row in rows)
+
+
+def test_workers_time_what_they_build_and_read(tmp_path: Path) -> None:
+    first, second = runs.train(tmp_path, "lifetime=2")
+
+    assert first["build_s"] > 0 and first["read_s"] == 0
+    assert second["build_s"] > 0 and second["read_s"] > 0
+
+
+def test_the_end_says_what_bounded_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs.train(tmp_path, "epochs=1")
+
+    (line,) = [
+        line for line in (tmp_path / "train.log").read_text().splitlines() if "-bound" in line
+    ]
+    assert re.search(r"INFO time           (input|compute)-bound: ", line)
 
 
 def test_a_last_batch_of_one_is_left_out_with_a_word_and_validation_is_whole(

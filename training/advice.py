@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 COMPUTE_BOUND = 0.05
 """Share of waiting below which a run counts as bound by compute: less is not worth a change."""
@@ -60,6 +62,38 @@ class Work:
         read_s = self.read_s / self.reused if self.reused else 0.0
         spared = self.built - (self.built + self.reused) / lifetime
         return max(0.0, self.wait_s - spared * (build_s - read_s) / max(1, self.num_workers))
+
+
+def work_of(
+    rows: list[dict[str, Any]], lifetime: int, num_workers: int, num_cores: int | None
+) -> Work | None:
+    """Return what the epochs of a run took that are like those to come: all but epoch 0.
+
+    Args:
+        rows: of metrics.csv, in numbers; None where there is none.
+        lifetime, num_workers, num_cores: as in `Work`.
+
+    Returns:
+        None where no epoch ended, or its times were not written down.
+    """
+    rows = [row for row in rows if row["epoch"] != 0] or rows  # of one epoch, that one
+    if not rows or any(row.get(name) is None for row in rows for name in ("wait_s", "build_s")):
+        return None
+
+    def total(*names: str) -> float:
+        return math.fsum(row.get(name) or 0.0 for row in rows for name in names)
+
+    return Work(
+        lifetime=lifetime,
+        num_workers=num_workers,
+        wait_s=total("wait_s"),
+        train_s=total("wait_s", "copy_s", "compute_s", "other_s"),
+        built=int(total("built")),
+        reused=int(total("reused")),
+        build_s=total("build_s"),
+        read_s=total("read_s"),
+        num_cores=num_cores,
+    )
 
 
 def hiding_lifetime(work: Work) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import nn
 from tqdm import tqdm
 
 from reuseloader import ReuseDataLoader
+from training.advice import advise, work_of
 from training.config import Config
 from training.loaders import Loaders
 from training.optim import Plan
@@ -78,8 +80,8 @@ def report_epoch(epochs: int, row: dict[str, Any]) -> None:
     )
 
 
-def report_end(run: Run, best: Best, rows: list[dict[str, Any]]) -> None:
-    """Print where the results lie, the best of them, and how long the loop waited for input."""
+def report_end(run: Run, best: Best, rows: list[dict[str, Any]], device: torch.device) -> None:
+    """Print where the results lie, the best of them, and whether input or compute was the bound."""
     log.info("run folder     %s", run.directory)
     if best.epoch < 0:
         log.warning("no evaluation was better than none: %s", run.config.trainer.monitor)
@@ -87,5 +89,7 @@ def report_end(run: Run, best: Best, rows: list[dict[str, Any]]) -> None:
         log.info("best accuracy  %.2f %% in epoch %d", 100 * best.value, best.epoch)
     else:
         log.info("best loss      %.4f in epoch %d", best.value, best.epoch)
-    waited, total = (sum(row[name] for row in rows) for name in ("wait_s", "epoch_s"))
-    log.info("input          waited for %.1f of %.1f s", waited, total)
+    cores = os.cpu_count() if device.type == "cpu" else None
+    work = work_of(rows, run.config.lifetime, run.config.num_workers, cores)
+    if work is not None:
+        log.info("time           %s", advise(work))

@@ -18,6 +18,7 @@ from training.checks import ConfigError, check
 from training.config import Config
 from training.options import TrainerConfig
 from training.targets import make
+from training.timing import Clock
 
 Batch = dict[str, Any]
 
@@ -69,27 +70,49 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any
     return torch.autocast(device.type, dtype=_AUTOCAST[precision])
 
 
-def to_device(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
+def to_device(batches: Iterable[Batch], device: torch.device, clock: Clock) -> Iterator[Batch]:
     """Yield batches with their tensors on the device.
 
     For CUDA the copies run on a stream of their own: while the device still computes a step, the
     next batch is taken from the loader and copied, from pinned memory, beside it. No batch is
     taken ahead of the one that is asked for, so the loader's count is the loop's.
+
+    Args:
+        batches: of the loader.
+        device: where they go.
+        clock: told of waiting and copying.
     """
-    if device.type != "cuda":
-        for batch in batches:
-            yield _move(batch, device)
-        return
-    copies = torch.cuda.Stream(device)
-    for batch in batches:
-        with torch.cuda.stream(copies):
-            moved = _move(batch, device)
-        computing = torch.cuda.current_stream(device)
-        computing.wait_stream(copies)
-        for value in moved.values():
-            if isinstance(value, Tensor):
-                value.record_stream(computing)  # its memory is free again when that is done
+    copies = torch.cuda.Stream(device) if device.type == "cuda" else None
+    for batch in _timed(batches, clock, copies):
+        with clock.phase("copy"):
+            moved = _move(batch, device) if copies is None else _copy(batch, copies, clock)
         yield moved
+
+
+def _timed(batches: Iterable[Batch], clock: Clock, copies: Any) -> Iterator[Batch]:
+    """Yield batches; that they are waited for is a phase of its own."""
+    iterator = iter(batches)
+    while True:
+        with clock.phase("wait"):
+            clock.wait_begins(copies)
+            batch = next(iterator, None)
+        if batch is None:
+            return
+        yield batch
+
+
+def _copy(batch: Batch, copies: torch.cuda.Stream, clock: Clock) -> Batch:
+    """Copy a batch on a stream of its own; what is computed from now on comes after it."""
+    with torch.cuda.stream(copies):
+        clock.copy_begins(copies)
+        moved = _move(batch, copies.device)
+        clock.copy_ends(copies)
+    computing = torch.cuda.current_stream(copies.device)
+    computing.wait_stream(copies)
+    for value in moved.values():
+        if isinstance(value, Tensor):
+            value.record_stream(computing)  # its memory is free again when that is done
+    return moved
 
 
 def _move(batch: Batch, device: torch.device) -> Batch:

@@ -10,9 +10,8 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from time import perf_counter
 from typing import TypeVar
 
 import torch
@@ -30,9 +29,10 @@ from training.progress import Measurement
 from training.randomness import aside
 from training.records import Run
 from training.resume import restore
-from training.rows import Row, columns, curves, training_row
+from training.rows import Row, columns, curves, times, training_row
 from training.signals import Interrupted
 from training.state import State, evaluation_mode, make_state
+from training.timing import Clock
 from training.tracking import Trackers
 
 log = logging.getLogger("training")
@@ -49,6 +49,7 @@ class Job:
     loaders: Loaders
     prepare: Preprocess
     trackers: Trackers
+    clock: Clock = field(default_factory=Clock)
 
     @property
     def trainer(self) -> TrainerConfig:
@@ -76,9 +77,13 @@ def fit(run: Run, model: nn.Module, loaders: Loaders, device: torch.device) -> f
     if rows is None:  # nothing is left to train
         return state.best.value
     with Trackers.of(run.directory, run.config.tracker, state.step) as trackers:
-        job = Job(run=run, plan=plan, loaders=loaders, prepare=prepare, trackers=trackers)
+        clock = Clock.of(device)
+        job = Job(
+            run=run, plan=plan, loaders=loaders, prepare=prepare, trackers=trackers, clock=clock
+        )
         describe(run.config, plan, loaders, model, device)
         show_samples(trackers, loaders, run.config.tracker.num_pictures, state.step)
+        clock.start(state.progress.seconds)
         try:
             for epoch in range(state.epoch, plan.epochs):
                 rows.append(run_epoch(job, state, epoch))
@@ -89,21 +94,19 @@ def fit(run: Run, model: nn.Module, loaders: Loaders, device: torch.device) -> f
             interruption.run = run.directory
             raise
         show_confusion(trackers, state.best.confusion, loaders.classes, state.step)
-    report_end(run, state.best, rows)
+    report_end(run, state.best, rows, device)
     return state.best.value
 
 
 def run_epoch(job: Job, state: State, epoch: int) -> Row:
     """Train an epoch, or the rest of it; evaluate and write it down, then save."""
-    start = perf_counter()
     if epoch != state.epoch:
         state.begin_epoch(epoch)
-    earlier = state.progress.train_s
     row = train_epoch(job, state)
     if job.plan.evaluates(epoch):
         row |= evaluate_epoch(job, state)
     state.schedule.after_epoch(row.get(job.trainer.monitor))
-    row = write_row(job, row | {"epoch_s": round(earlier + perf_counter() - start, 4)})
+    row = write_row(job, row)
     save(job, state, ended=True)  # after the row: a run that goes on writes the later rows anew
     return row
 
@@ -114,13 +117,16 @@ def train_epoch(job: Job, state: State) -> Row:
     whole = math.lcm(echo, accumulate) // accumulate  # updates after which no batch is half used
     first, last = state.progress.num_batches, job.plan.num_batches
     measured = Measurement(state.progress, job.loaders.train.stats)
+    job.clock.begin_warmup("train")
     limit = None if job.plan.limit is None else last - first
     bar = progress_bar(islice(job.loaders.train, limit), state.epoch, last - first)
-    uses = repeat(to_device(measured.wait_for(bar), job.prepare.device), echo)
+    uses = repeat(to_device(bar, job.prepare.device, job.clock), echo)
     every_window = stoppable(job, windows(uses, accumulate), job.loaders.train, whole)
     for number, window in enumerate(every_window, 1):
         step = state.step
-        update(job.trainer, state, job.prepare, window)
+        with job.clock.phase("compute"):
+            update(job.trainer, state, job.prepare, window)
+        job.clock.end_warmup()
         if state.step > step:  # fp16 skips some
             log_if_due(job, state)
         if number % whole == 0:
@@ -130,7 +136,7 @@ def train_epoch(job: Job, state: State) -> Row:
     state.check_weights()
     state.progress = measured.progress(last)
     report_skipped(job.loaders.train, "training")
-    return training_row(state)
+    return training_row(state, job.clock.seconds())
 
 
 def stoppable(job: Job, items: Iterable[T], loader: ReuseDataLoader, every: int = 1) -> Iterator[T]:
@@ -193,7 +199,9 @@ def scale_gradients(model: nn.Module, factor: float) -> None:
 
 def evaluate_epoch(job: Job, state: State) -> Row:
     """Evaluate after an epoch, and take note if it is the best."""
-    evaluation = evaluate(job, state.evaluated)
+    with job.clock.phase("eval"):
+        job.clock.begin_warmup("eval")
+        evaluation = evaluate(job, state.evaluated)
     values = evaluation.columns()
     if state.best.update(values[job.trainer.monitor], state.epoch):
         state.best.confusion = evaluation.confusion
@@ -206,18 +214,26 @@ def evaluate(job: Job, model: nn.Module) -> Evaluation:
     meters = Meters(job.run.config.data.num_classes, job.prepare.device)
     batches = islice(job.loaders.val, job.plan.limit)
     with aside(), evaluation_mode(model):
-        on_device = to_device(batches, job.prepare.device)
+        on_device = to_device(batches, job.prepare.device, Clock())
         for batch in stoppable(job, on_device, job.loaders.val):
             images, labels = job.prepare.for_evaluation(batch)
             with autocast(job.prepare.device, job.trainer.precision):
                 logits = model(images)
             meters.add(logits, labels, batch.get("valid"))
+            job.clock.end_warmup()
     report_skipped(job.loaders.val, "validation")
     return meters.result()
 
 
 def save(job: Job, state: State, ended: bool = False) -> None:
     """Write a checkpoint, at the end of an epoch also the best one."""
+    state.progress = replace(state.progress, seconds=job.clock.seconds())
+    with job.clock.phase("checkpoint"):
+        write_checkpoints(job, state, ended)
+
+
+def write_checkpoints(job: Job, state: State, ended: bool) -> None:
+    """Write the last checkpoint, and the best one."""
     place = (state.epoch + 1, 0) if ended else (state.epoch, state.progress.num_batches)
     checkpoint = state.checkpoint()
     checkpoint["loader"] = {
@@ -245,7 +261,13 @@ def log_if_due(job: Job, state: State) -> None:
 
 
 def write_row(job: Job, row: Row) -> Row:
-    """Write an epoch down: in metrics.csv, in the trackers, on the screen."""
+    """Write an epoch down: in metrics.csv, in the trackers, on the screen.
+
+    Its times reach from the row before to this one, so that none is lost: saving an epoch, which
+    comes after its row, is a part of the next.
+    """
+    row = row | times(job.clock.seconds())
+    job.clock.start()
     job.run.add_metrics(columns(row))
     job.trackers.scalars(curves(row), row["step"])
     report_epoch(job.plan.epochs, row)

@@ -1,12 +1,10 @@
-"""What an epoch has come to so far: its losses, its counts of samples, its times."""
+"""What an epoch has come to so far: its losses and its counts of samples."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from time import perf_counter
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -61,18 +59,20 @@ class Progress:
     Attributes:
         num_batches: batches of the loader that are trained on.
         built, reused: samples of these.
-        wait_s, train_s: seconds waited for them, and seconds in all.
+        build_s, read_s: seconds in which they were built and read, over all workers.
+        seconds: of each phase, since the row before; written down where a run is saved.
     """
 
     num_batches: int = 0
     built: int = 0
     reused: int = 0
-    wait_s: float = 0.0
-    train_s: float = 0.0
+    build_s: float = 0.0
+    read_s: float = 0.0
+    seconds: dict[str, float] = field(default_factory=dict)
 
 
 class Measurement:
-    """Counts and times an epoch, on from what it had come to before.
+    """Counts an epoch, on from what it had come to before.
 
     Args:
         before: what that was; nothing at the start of an epoch.
@@ -81,12 +81,6 @@ class Measurement:
 
     def __init__(self, before: Progress, stats: Callable[[], ReuseStats]) -> None:
         self._before, self._stats = before, stats
-        self._start = perf_counter()
-        self._wait = Wait()
-
-    def wait_for(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield the batches; the time that they are waited for is added up."""
-        return self._wait.of(batches)
 
     def progress(self, num_batches: int) -> Progress:
         """Return what the epoch has come to.
@@ -99,24 +93,6 @@ class Measurement:
             num_batches=num_batches,
             built=before.built + stats.built,
             reused=before.reused + stats.reused,
-            wait_s=before.wait_s + self._wait.seconds,
-            train_s=before.train_s + perf_counter() - self._start,
+            build_s=before.build_s + stats.build_s,
+            read_s=before.read_s + stats.read_s,
         )
-
-
-@dataclass
-class Wait:
-    """Passes on what a loader gives, and adds up the time that it was waited for."""
-
-    seconds: float = 0.0
-
-    def of(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield the batches; whoever takes them is timed until the next one is there."""
-        iterator = iter(batches)
-        while True:
-            start = perf_counter()
-            batch = next(iterator, None)
-            self.seconds += perf_counter() - start
-            if batch is None:
-                return
-            yield batch

@@ -61,6 +61,7 @@ class Run:
         self.signals = Signals(at_once=lambda: self._status("interrupted"))
         self._record = record
         self._metrics: TextIO | None = None
+        self._sessions: list[list[str | None]] = []  # from when to when a process worked on it
         self._is_begun = record.changes is None
         if self._is_begun:
             self._begin(record)
@@ -96,9 +97,11 @@ class Run:
         """Write down that the run goes on with an epoch; forget what was measured from there on.
 
         Returns:
-            The rows of `metrics.csv` before that epoch, in which times are numbers.
+            The rows of `metrics.csv` before that epoch, in numbers.
         """
         self._is_begun = True
+        before = json.loads((self.directory / "status.json").read_text(encoding="utf-8"))
+        self._sessions = before.get("sessions", [])
         self._status("running")
         table = read_metrics(self.directory)
         kept = [row for row in table if int(row["epoch"]) < epoch]
@@ -109,7 +112,7 @@ class Run:
         again = {"time": _now(), "epoch": epoch, "step": step, "changes": changes}
         with open(self.directory / "resumes.yaml", "a", encoding="utf-8") as file:
             yaml.safe_dump([again], file, sort_keys=False)
-        return [row | {name: float(row[name]) for name in ("wait_s", "epoch_s")} for row in kept]
+        return [in_numbers(row) for row in kept]
 
     def record_inputs(self, marks: dict[str, str]) -> None:
         """Write down the marks of code and data, or compare them where the run goes on.
@@ -196,11 +199,17 @@ class Run:
             keep_numbered(path, state["step"], self.config.checkpoint.keep)
 
     def _status(self, status: str, error: str | None = None) -> None:
+        now = _now()
+        if status == "running":
+            self._sessions.append([now, None])
+        elif self._sessions:
+            self._sessions[-1][1] = now
         state = {
             "status": status,
-            "time": _now(),
+            "time": now,
             "pid": os.getpid(),
             "error": error,
+            "sessions": self._sessions,
         }
         self._write("status.json", json.dumps(state, indent=2) + "\n")
 
@@ -218,6 +227,18 @@ def read_metrics(directory: Path) -> list[dict[str, str]]:
     except FileNotFoundError:
         return []
     return [row for row in table if None not in row.values() and row["epoch"].isdigit()]
+
+
+def in_numbers(row: dict[str, str]) -> dict[str, float | None]:
+    """Return the values of a row as numbers; None where there is none."""
+    return {name: _number(value) for name, value in row.items()}
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def as_csv(table: list[dict[str, str]]) -> str:

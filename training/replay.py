@@ -16,9 +16,10 @@ from training import environment
 from training.checks import ConfigError
 from training.recorded import REPEATABLE, changes, check_changes, read_config
 from training.records import read_metrics
+from training.rows import is_time
 
-_NOT_COMPARED = ("wait_s", "epoch_s", "samples_per_s", "built", "reused")
-"""Times; and what was built and what was found, which depends on where a run was interrupted."""
+_NOT_COMPARED = ("built", "reused")
+"""What was built and what was found depends on where a run was interrupted."""
 
 _COMMAND_ONLY = ("command", "torch.num_threads", "git.untracked")
 
@@ -101,7 +102,7 @@ def first_difference(before: list[dict[str, str]], after: list[dict[str, str]]) 
     for old, new in zip(before, after, strict=False):
         for name in [*old, *(name for name in new if name not in old)]:
             values = old.get(name), new.get(name)
-            if name not in _NOT_COMPARED and not _same(*values):
+            if not (is_time(name) or name in _NOT_COMPARED or _same(*values)):
                 return f"epoch {old['epoch']}, {name}: recorded {values[0]}, now {values[1]}"
     if len(before) != len(after):
         return f"epoch {min(len(before), len(after))}: recorded {len(before)}, now {len(after)}"

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from training.state import State
+from training.timing import PHASES
 
 Row = dict[str, Any]
 
 COLUMNS = (
     *("epoch", "train_loss", "val_loss", "val_accuracy", "lr", "built", "reused"),
     *("wait_s", "epoch_s", "samples_per_s", "val_top5_accuracy", "step"),
+    *("copy_s", "compute_s", "eval_s", "checkpoint_s", "warmup_s", "other_s"),
+    *("build_s", "read_s"),
 )
 """Of metrics.csv, one row an epoch; the values of an evaluation are empty where there was none."""
 
@@ -18,23 +21,42 @@ CURVES = {
     **{f"val_{name}": f"val/{name}" for name in ("loss", "accuracy", "top5_accuracy")},
     **{name: f"input/{name}" for name in ("built", "reused", "wait_s", "samples_per_s")},
     **{name: f"epoch/{name}" for name in ("train_loss", "epoch_s")},
+    **{f"{name}_s": f"epoch/{name}_s" for name in PHASES if name != "wait"},
 }
 """Column of metrics.csv -> curve of the trackers; a curve runs over updates."""
 
 
-def training_row(state: State) -> Row:
-    """Return what is known of an epoch without an evaluation."""
+def is_time(column: str) -> bool:
+    """Say whether a column is a time or a rate, which differ between runs that are the same."""
+    return column.endswith("_s")
+
+
+def training_row(state: State, seconds: dict[str, float]) -> Row:
+    """Return what is known of an epoch without an evaluation.
+
+    Args:
+        state: at the end of it.
+        seconds: of each phase up to there.
+    """
     done = state.progress
+    training_s = sum(seconds.values()) - seconds["eval"] - seconds["checkpoint"]
     return {
         "epoch": state.epoch,
         "train_loss": state.losses.mean,
         "lr": state.lr,
         "built": done.built,
         "reused": done.reused,
-        "wait_s": round(done.wait_s, 4),
-        "samples_per_s": round((done.built + done.reused) / done.train_s, 1),
+        "samples_per_s": round((done.built + done.reused) / training_s, 1),
         "step": state.step,
+        "build_s": round(done.build_s, 4),
+        "read_s": round(done.read_s, 4),
     }
+
+
+def times(seconds: dict[str, float]) -> Row:
+    """Return the columns of an epoch's phases, and of their sum."""
+    whole = {"epoch_s": round(sum(seconds.values()), 4)}
+    return whole | {f"{name}_s": round(value, 4) for name, value in seconds.items()}
 
 
 def columns(row: Row) -> Row:

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from training.rows import is_time
+
 PROJECT = Path(__file__).resolve().parents[2]
 SMALL = ["data.train.limit=64", "data.val.limit=20", "epochs=3", "num_workers=0", "tracker=csv"]
-TIMES = {"wait_s", "epoch_s", "samples_per_s"}
 
 
 @dataclass
@@ -91,7 +92,7 @@ def metrics(run: Path) -> list[dict[str, str]]:
 
 def without_times(run: Path) -> list[dict[str, str]]:
     """Return the rows of metrics.csv, without what differs from run to run."""
-    return [{k: v for k, v in row.items() if k not in TIMES} for row in metrics(run)]
+    return [{k: v for k, v in row.items() if not is_time(k)} for row in metrics(run)]
 
 
 def _with_defaults(arguments: tuple[str, ...], small: bool) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from commands import Trainer, without_times
+from commands import Trainer, metrics, without_times
 
 from training import loop
 from training.checkpoint import write_checkpoint
@@ -115,6 +115,20 @@ def test_a_run_that_goes_on_equals_one_that_never_stopped(
         assert without_times(run) == without_times(whole)  # the counts of samples, too
     assert status(run) == "done"
     assert not (run / "cache").exists()
+
+
+def test_the_times_of_an_epoch_go_on_with_it(train: Trainer, steps: Steps) -> None:
+    steps.stops = {2: signal.SIGTERM}
+    run = train.here(*QUICK, "epochs=1").run
+    checkpoint = torch.load(run / "checkpoints" / "last.pt", weights_only=True)
+    seconds = checkpoint["progress"]["seconds"]
+    resume(train, run)
+    (row,) = metrics(run)
+
+    assert sum(seconds.values()) > 0
+    assert all(float(row[f"{name}_s"]) >= round(value, 4) for name, value in seconds.items())
+    first, second = json.loads((run / "status.json").read_text())["sessions"]
+    assert first[0] <= first[1] <= second[0] <= second[1]
 
 
 def test_samples_that_were_deleted_are_made_again(train: Trainer, steps: Steps) -> None:

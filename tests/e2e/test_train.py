@@ -72,7 +72,7 @@ def test_the_screen_shows_every_epoch_and_a_summary(train: Trainer) -> None:
     assert [line.split()[1] for line in lines if line.startswith("epoch")] == ["0", "1", "2"]
     assert f"run folder     {outcome.run}" in lines
     assert any(line.startswith("best accuracy") for line in lines)
-    assert any("waited" in line or "waiting" in line for line in lines)
+    assert any(line.startswith("time           ") and "-bound: " in line for line in lines)
 
 
 def test_the_same_command_gives_the_same_numbers(train: Trainer) -> None:

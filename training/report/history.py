@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
-from training.advice import Work
+from training.advice import Work, work_of
 from training.checks import ConfigError
-from training.records import read_metrics
+from training.records import in_numbers, read_metrics
 from training.timing import PHASES
 
 Row = dict[str, float | None]
@@ -89,27 +89,9 @@ class History:
 
     def work(self) -> Work | None:
         """Return what the epochs took that are like those to come, or None where it is unknown."""
-        rows = self.steady_rows()
-        needed = ("wait_s", "compute_s", "build_s")
-        if not rows or any(row.get(name) is None for row in rows for name in needed):
-            return None
-
-        def total(*names: str) -> float:
-            return math.fsum(row.get(name) or 0.0 for row in rows for name in names)
-
         on_cpu = not self.environment.get("gpu") or self.config.get("device") == "cpu"
-        cores = self.environment.get("cpu", {}).get("num_cores")
-        return Work(
-            lifetime=self.lifetime,
-            num_workers=int(self.config.get("num_workers", 0)),
-            wait_s=total("wait_s"),
-            train_s=total("wait_s", "copy_s", "compute_s", "other_s"),
-            built=int(total("built")),
-            reused=int(total("reused")),
-            build_s=total("build_s"),
-            read_s=total("read_s"),
-            num_cores=cores if on_cpu else None,
-        )
+        cores = self.environment.get("cpu", {}).get("num_cores") if on_cpu else None
+        return work_of(self.rows, self.lifetime, int(self.config.get("num_workers", 0)), cores)
 
     def phases(self) -> dict[str, list[float]]:
         """Return the seconds of each phase by epoch, of the phases that are written down."""
@@ -145,22 +127,11 @@ def read_history(folder: Path) -> History:
             status=status["status"],
             error=status.get("error"),
             sessions=_sessions(status),
-            rows=[_numbers(row) for row in read_metrics(folder)],
+            rows=[in_numbers(row) for row in read_metrics(folder)],
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{folder} holds a record that cannot be read: {reason}") from error
-
-
-def _numbers(row: dict[str, str]) -> Row:
-    return {name: _number(value) for name, value in row.items()}
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def _lines(file: Path) -> list[str]:
