@@ -45,6 +45,7 @@ from reuseloader.verify import Verification
 
 Build = Callable[[ReuseKey], Any]
 Finish = Callable[[Any, ReuseKey], Any]
+Prefetch = Callable[[list[ReuseKey]], None]
 
 
 class EpochIndex(NamedTuple):
@@ -87,6 +88,8 @@ class ReuseDataset(Dataset[Any]):
             for bit; the keys choose them, so they are the same in every run.
         resident: share of the indices, from 0 to 1, that are kept on disk; the others are built
             at each use. Chosen by ``(policy.seed, index)``; no sample depends on it.
+        prefetch: called with the keys of a batch that are about to be built, one after the other;
+            so that it may begin to fetch for all of them.
 
     Raises:
         ValueError: an argument breaks a rule above, or the folder cannot be written.
@@ -107,13 +110,15 @@ class ReuseDataset(Dataset[Any]):
         finish: Finish | None = None,
         verify: float = 0.0,
         resident: float = 1.0,
+        prefetch: Prefetch | None = None,
     ) -> None:
         self._check = Verification(build, verify)
         self.residency = Residency(policy.seed, resident)
         for name, function in {"build": build, "save": save, "load": load}.items():
             _check_callable(name, function)
-        if finish is not None:
-            _check_callable("finish", finish)
+        optional = {"finish": finish, "prefetch": prefetch}
+        for name in (name for name, value in optional.items() if value is not None):
+            _check_callable(name, optional[name])
         if not isinstance(fingerprint, str):
             raise ValueError(f"fingerprint must be a string, but got fingerprint={fingerprint!r}")
         self.size = check_integer("size", size, minimum=1)
@@ -123,6 +128,7 @@ class ReuseDataset(Dataset[Any]):
         self._prefix = os.path.join(self.directory, "")  # pathlib takes as long as reading a sample
         self._build = build
         self._finish = finish
+        self._prefetch = prefetch
         self._save = save
         self._load = load
         self._epoch = torch.zeros((), dtype=torch.int64)
@@ -169,6 +175,8 @@ class ReuseDataset(Dataset[Any]):
             self._batches.start(len(batch.samples))
         try:
             keys = self.policy.keys(list(map(self._checked, batch.samples)), batch.epoch)
+            if self._prefetch is not None:
+                self._prefetch([key for key in keys if self._will_build(key)])
             return [self._get(key, row) for row, key in enumerate(keys)]
         except Exception:
             self._tally.clear()  # a batch that fails is not delivered, nor are its counts
@@ -215,6 +223,11 @@ class ReuseDataset(Dataset[Any]):
         if self._finish is None:
             return sample
         return call("finish", key, self._finish, sample, key)
+
+    def _will_build(self, key: ReuseKey) -> bool:
+        """Say whether a sample is not there, as far as can be told without reading it."""
+        begins = key.epoch == key.first_epoch or not self.residency.keeps(key.index)
+        return begins or not os.path.exists(self._prefix + sample_name(key.index))
 
     def _leave_out(self, key: ReuseKey) -> Any:
         remove_left(self._prefix + sample_name(key.index))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, default_collate, default_convert
 
-from reuseloader.dataset import Build, Finish, ReuseDataset
+from reuseloader.dataset import Build, Finish, Prefetch, ReuseDataset
 from reuseloader.delivery import CollatedDelivery, Delivery, widen_pipe
 from reuseloader.messages import News, announce
 from reuseloader.policy import ReusePolicy, check_integer, mix
@@ -32,8 +32,8 @@ class ReuseDataLoader(DataLoader[Any]):
     the workers with each index, so that a sample belongs to the epoch of the pass that asked.
 
     Args:
-        build, size, directory, fingerprint, save, load, finish, verify, resident: as in
-            ``ReuseDataset``.
+        build, size, directory, fingerprint, save, load, finish, verify, resident, prefetch: as
+            in ``ReuseDataset``.
         lifetime: epochs that a sample serves, a positive integer.
         seed: any integer, taken modulo 2^64.
         start_epoch: epoch of the first pass, from 0 up; with it a run continues after an epoch.
@@ -64,6 +64,7 @@ class ReuseDataLoader(DataLoader[Any]):
         finish: Finish | None = None,
         verify: float = 0.0,
         resident: float = 1.0,
+        prefetch: Prefetch | None = None,
         **dataloader_options: Any,
     ) -> None:
         self.policy = ReusePolicy(lifetime, seed)
@@ -84,6 +85,7 @@ class ReuseDataLoader(DataLoader[Any]):
             finish=finish,
             verify=verify,
             resident=resident,
+            prefetch=prefetch,
         )
         options = dict(dataloader_options)
         self._own_generator = options.get("generator") is None

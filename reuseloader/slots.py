@@ -22,7 +22,7 @@ class SlotRecords:
     generation of slots. So each of them is used once before any is used twice, to within that.
 
     Args:
-        sizes: number of slots, or a table of first epoch -> number of slots from there on, which
+        size: number of slots, or a table of first epoch -> number of slots from there on, which
             begins at epoch 0 and does not fall.
         num_records: records in the store; at least as many as slots.
         lifetime: of the loader.
@@ -33,25 +33,25 @@ class SlotRecords:
     """
 
     def __init__(
-        self, sizes: int | Mapping[int, int], num_records: int, *, lifetime: int, seed: int = 0
+        self, size: int | Mapping[int, int], num_records: int, *, lifetime: int, seed: int = 0
     ) -> None:
-        table = dict(sizes) if isinstance(sizes, Mapping) else {0: sizes}
-        for epoch, size in table.items():
-            check_integer("sizes", epoch, minimum=0)
-            check_integer("sizes", size, minimum=1)
+        table = dict(size) if isinstance(size, Mapping) else {0: size}
+        for epoch, num_slots in table.items():
+            check_integer("size", epoch, minimum=0)
+            check_integer("size", num_slots, minimum=1)
         if not table or next(iter(table)) != 0:
-            raise ValueError(f"sizes must begin at epoch 0, but got sizes={table}")
+            raise ValueError(f"size must begin at epoch 0, but got size={table}")
         for earlier, later in pairwise(table.items()):
             if earlier[0] >= later[0] or earlier[1] > later[1]:
                 raise ValueError(
-                    f"sizes must have ascending epochs and may not fall, but got sizes={table}"
+                    f"size must have ascending epochs and may not fall, but got size={table}"
                 )
         self.num_records = check_integer("num_records", num_records, minimum=1)
         self.num_slots = max(table.values())
         if self.num_slots > self.num_records:
             raise ValueError(
-                f"sizes must be at most the number of records, {num_records}, "
-                f"but got sizes={self.num_slots}"
+                f"size must be at most the number of records, {num_records}, "
+                f"but got size={self.num_slots}"
             )
         self._lifetime = check_integer("lifetime", lifetime, minimum=1)
         self._seed = check_integer("seed", seed)

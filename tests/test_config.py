@@ -31,6 +31,7 @@ OPTIONS = {
 
 NEEDED = {
     "data=image_folder": ["data.root=."],
+    "data=remote": ["data.url=https://host/folder", "data.num_classes=3"],
     "data=hdf5": ["data.path=a.h5", "data.num_classes=3"],
 }
 

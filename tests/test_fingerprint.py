@@ -16,7 +16,7 @@ from training import fingerprint as module
 from training import targets
 from training.config import Config
 from training.data.digits import Digits
-from training.fingerprint import LOCATION_KEYS, code_of, fingerprint
+from training.fingerprint import ACCESS_KEYS, LOCATION_KEYS, code_of, fingerprint
 
 TABLE = {0: {"stored.elastic.alpha": 1.0, "fresh.crop.padding": 1}}
 ELASTIC = {"_target_": "torchvision.transforms.v2.ElasticTransform", "alpha": 3.0, "sigma": 2.0}
@@ -72,6 +72,7 @@ def test_everything_that_a_build_depends_on_changes_it(config: Config) -> None:
         mark(changed(config, stored={"rgb": RGB, "elastic": ELASTIC})),
         mark(changed(config, stored={"elastic": ELASTIC})),
         mark(changed(config, stored={})),
+        mark(changed(config, replaces_prepare=True)),
         mark(config, {0: {"stored.elastic.alpha": 2.0}}),
         mark(config, {0: {"stored.elastic.alpha": 1.0}, 4: {"stored.elastic.alpha": 2.0}}),
         mark(config, {0: {"stored.elastic.alpha": 1.0}, 5: {"stored.elastic.alpha": 2.0}}),
@@ -102,11 +103,12 @@ def test_what_a_build_does_not_see_leaves_it_alone(config: Config) -> None:
         changed(config, magnitude=0.5),  # it counts by what follows from it
         changed(config, stored={"elastic": dict(reversed(ELASTIC.items())), "rgb": RGB}),
         *(changed(config, train=config.data.train | {key: "/a"}) for key in LOCATION_KEYS),
+        *(changed(config, train=config.data.train | {key: 7}) for key in ACCESS_KEYS),
     ]
     marks = {mark(item) for item in same}
     marks |= {mark(config, {0: {"stored.elastic.alpha": 1.0, "fresh.crop.padding": 2}})}
     assert len(marks) == 1
-    assert LOCATION_KEYS == ("root", "path", "directory")
+    assert LOCATION_KEYS == ("root", "path", "directory", "url")
 
 
 def test_validation_does_not_depend_on_the_stored_transforms(config: Config) -> None:

@@ -264,7 +264,7 @@ def test_where_no_file_can_be_read_that_is_said(tmp_path: Path) -> None:
     root = class_folders(tmp_path, cat=2)
     for file in root.rglob("*.png"):
         file.write_bytes(b"")
-    with pytest.raises(UnreadableError, match="none of the 1 images can be read: /"):
+    with pytest.raises(UnreadableError, match="none of the 1 samples can be read: /"):
         ImageFolder(str(root), "train", on_error="skip")[0]
 
 

@@ -113,20 +113,20 @@ def test_a_billion_of_records_cost_no_more_than_ten() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "said"),
+    ("size", "said"),
     [
-        (0, "sizes must be a positive integer, but got sizes=0"),
-        ({}, "sizes must begin at epoch 0, but got sizes={}"),
-        ({1: 3}, "sizes must begin at epoch 0, but got sizes={1: 3}"),
-        ({0: 4, 2: 3}, "sizes must have ascending epochs and may not fall, but got sizes={0: 4, "),
-        ({0: 4, 2: 5, 1: 6}, "sizes must have ascending epochs and may not fall"),
-        ({0: 4, 2: 11}, "sizes must be at most the number of records, 10, but got sizes=11"),
-        ({0: 1.5}, "sizes must be a positive integer, but got sizes=1.5"),
+        (0, "size must be a positive integer, but got size=0"),
+        ({}, "size must begin at epoch 0, but got size={}"),
+        ({1: 3}, "size must begin at epoch 0, but got size={1: 3}"),
+        ({0: 4, 2: 3}, "size must have ascending epochs and may not fall, but got size={0: 4, "),
+        ({0: 4, 2: 5, 1: 6}, "size must have ascending epochs and may not fall"),
+        ({0: 4, 2: 11}, "size must be at most the number of records, 10, but got size=11"),
+        ({0: 1.5}, "size must be a positive integer, but got size=1.5"),
     ],
 )
-def test_a_table_that_breaks_a_rule_is_refused(sizes: Any, said: str) -> None:
+def test_a_table_that_breaks_a_rule_is_refused(size: Any, said: str) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
-        SlotRecords(sizes, 10, lifetime=2)
+        SlotRecords(size, 10, lifetime=2)
     assert str(caught.value).startswith(said)
 
 

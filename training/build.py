@@ -30,7 +30,9 @@ class Source(Protocol):
     Where it also has `labels`, one an index, a class without validation samples is reported. An
     item may hold more: tv_tensors (`Mask`, `BoundingBoxes`) go through the transforms together
     with the image, other entries go along. With an entry `skipped`, a text, it stands in for one
-    that could not be read, and is not stored.
+    that could not be read, and is not stored. Where it has `record_of(key)`, that is the index of
+    the item in place of the key's, `size` the number of samples in place of its length, and
+    `prefetch(keys)` is called before samples are built.
     """
 
     classes: list[str]
@@ -52,7 +54,8 @@ def build_image(key: ReuseKey, *, source: Source, transforms: Steps[Transform]) 
         source: raw items.
         transforms: the stored transforms, by first epoch.
     """
-    item = dict(source[key.index])
+    record_of = getattr(source, "record_of", None)
+    item = dict(source[key.index if record_of is None else record_of(key)])
     reason = item.pop("skipped", None)
     with seeded(key.seed), single_thread():
         sample = _transformed(item, transforms.at(key.first_epoch))

@@ -16,10 +16,13 @@ from training.config import Config
 from training.sections import Node, Table
 from training.targets import PROJECT, source_file
 
-LOCATION_KEYS = ("root", "path", "directory")
+LOCATION_KEYS = ("root", "path", "directory", "url")
 """Entries of a source's node that say where the data lies: their content counts instead."""
 
-ACCESS_KEYS = ("download", "cache_bytes")
+ACCESS_KEYS = (
+    *("download", "cache_bytes", "storage_options"),
+    *("timeout_s", "num_attempts", "num_fetches", "pause_s"),
+)
 """Entries of a source's node that say how the data is got at."""
 
 

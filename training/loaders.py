@@ -101,6 +101,7 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
             drop_last=single or config.loader.drop_last,
             fingerprint=fingerprint(config, table, config.data.train, train, stored=True),
             finish=finish,
+            prefetch=getattr(train, "prefetch", None),
             **options,
         ),
         val=_make_loader(
@@ -110,6 +111,7 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
             lifetime=FOREVER,
             seed=config.seed,
             fingerprint=fingerprint(config, table, config.data.val, val, stored=False),
+            prefetch=getattr(val, "prefetch", None),
             **options,
         ),
     )
@@ -143,7 +145,7 @@ def _make_stage(nodes: dict[str, Any], row: dict[str, Any], stage: str) -> list[
 
 
 def _num_train(config: Config, train: Source) -> int:
-    size, batch_size = len(train), config.batch_size
+    size, batch_size = getattr(train, "size", None) or len(train), config.batch_size
     if config.trainer.overfit_batches is not None:
         size = min(size, config.trainer.overfit_batches * batch_size)
     if config.loader.drop_last and batch_size > size:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from operator import index as as_index
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from reuseloader import ReuseKey
+from reuseloader import ReuseKey, Substitute
 from training.checks import ConfigError, check
 from training.config import DataConfig
 
@@ -35,13 +36,18 @@ class CheckedBuild:
     def __init__(self, build: Build, num_classes: int, alike: Alike | None) -> None:
         self._build, self._num_classes, self._alike = build, num_classes, alike
 
-    def __call__(self, key: ReuseKey) -> dict[str, Any]:
+    def __call__(self, key: ReuseKey) -> Any:
         """Return the sample of a key, with its label as an int.
 
         Raises:
             ConfigError: it is none; the loader adds the index.
         """
         sample = self._build(key)
+        if isinstance(sample, Substitute):
+            return replace(sample, sample=self._checked(sample.sample, key))
+        return self._checked(sample, key)
+
+    def _checked(self, sample: Any, key: ReuseKey) -> dict[str, Any]:
         if not isinstance(sample, dict) or not {"image", "label"} <= sample.keys():
             raise ConfigError(f"{PLAIN}, but got {_described(sample)}")
         image = sample["image"]

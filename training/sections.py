@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from training.checks import check, check_minimum
@@ -27,6 +27,9 @@ class DataConfig:
     std: list[float]
     root: str | None = None
     path: str | None = None
+    url: str | None = None
+    size: Any = None
+    storage_options: dict[str, Any] = field(default_factory=dict)
     cache_bytes: int | None = None
     download: bool = False
     on_error: str = "raise"

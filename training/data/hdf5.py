@@ -8,12 +8,10 @@ from hashlib import sha256
 from typing import Any
 
 import numpy as np
-import torch
-from torchvision import tv_tensors
 
 from training.checks import ConfigError
-from training.data.hdf5_content import channels_first, class_names, dataset, digest
-from training.data.images import UnreadableError
+from training.data.hdf5_content import check_images, class_names, dataset, digest
+from training.data.images import UnreadableError, from_array
 
 _NUM_BLOCKS_KEPT = 4  # in the cache of a process, unless cache_bytes says otherwise
 
@@ -67,7 +65,7 @@ class Hdf5:
         self._data: Any = None
         with self._open() as file:
             data, found = dataset(file, images), dataset(file, labels)
-            self._axes = channels_first(data)
+            check_images(data)
             if found.shape != data.shape[:1] or found.dtype.kind not in "iu":
                 raise ConfigError(
                     f"{labels} must hold an integer for each of the {data.shape[0]} rows of "
@@ -109,12 +107,7 @@ class Hdf5:
             raise UnreadableError(
                 f"row {index} of {self._images} in {self.path} cannot be read: {error}"
             ) from error
-        shape, axes = self._axes
-        row = row.astype(row.dtype.newbyteorder("="), copy=False).reshape(shape)
-        image = torch.from_numpy(row).permute(axes)
-        if self._rgb and len(image) == 1:
-            image = image.expand(3, -1, -1)
-        return {"image": tv_tensors.Image(image), "label": label}
+        return {"image": from_array(row, self._rgb), "label": label}
 
     def identity(self) -> str:
         """Return a digest of labels, classes, shape, type, attributes and some of the chunks."""

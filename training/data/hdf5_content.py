@@ -30,23 +30,13 @@ def dataset(file: Any, name: str) -> Any:
     return found
 
 
-def channels_first(data: Any) -> tuple[tuple[int, ...], tuple[int, int, int]]:
-    """Return a shape for a row, and its axes in the order C x H x W.
-
-    Raises:
-        ConfigError: the rows are no images.
-    """
-    kind = data.dtype.kind
-    if (data.dtype != np.uint8 and kind != "f") or len(data.shape) not in (3, 4):
+def check_images(data: Any) -> None:
+    """Raise a ConfigError unless the rows of a data set are images."""
+    if (data.dtype != np.uint8 and data.dtype.kind != "f") or len(data.shape) not in (3, 4):
         raise ConfigError(
             f"{data.name} must be N x H x W, N x C x H x W or N x H x W x C, of uint8 or floats "
             f"from 0 to 1, but is {data.dtype} of shape {data.shape}"
         )
-    row = data.shape[1:]
-    if len(row) == 2:
-        return (1, *row), (0, 1, 2)
-    is_last = row[0] not in (1, 3) and row[2] in (1, 3, 4)
-    return row, (2, 0, 1) if is_last else (0, 1, 2)
 
 
 def class_names(file: Any, num_classes: int) -> list[str]:

@@ -11,6 +11,7 @@ import numpy as np
 from training.data.content import digest_of_files
 from training.data.folders import class_names, folder_names, images_below, share_of, split_folders
 from training.data.images import UnreadableError, decode
+from training.data.standin import read_or_next, skips
 
 
 class ImageFolder:
@@ -36,11 +37,9 @@ class ImageFolder:
     ) -> None:
         if split not in ("train", "val"):
             raise ValueError(f"split must be train or val, but got split={split!r}")
-        if on_error not in ("raise", "skip"):
-            raise ValueError(f"on_error must be raise or skip, but got on_error={on_error!r}")
         if not 0 < val_share < 1:
             raise ValueError(f"val_share must be between 0 and 1, but got val_share={val_share!r}")
-        self._skips = on_error == "skip"
+        self._skips = skips(on_error)
         self.classes = class_names(root)
         train, val = split_folders(root)
         self.root = val if val is not None and split == "val" else train
@@ -67,19 +66,7 @@ class ImageFolder:
         Raises:
             UnreadableError: the file cannot be read; names it.
         """
-        if not self._skips:
-            return self._read(index)
-        try:
-            return {**self._read(index), "valid": True}
-        except UnreadableError as error:
-            reason = str(error)
-        for other in range(index + 1, index + len(self)):
-            try:
-                item = self._read(other % len(self))
-            except UnreadableError:
-                continue
-            return {**item, "valid": False, "skipped": reason}
-        raise UnreadableError(f"none of the {len(self)} images can be read: {reason}")
+        return read_or_next(self._read, index, len(self)) if self._skips else self._read(index)
 
     def _read(self, index: int) -> dict[str, Any]:
         path = self._path(self._files[index])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,35 @@ def _by_torchvision(data: bytes) -> torch.Tensor:
         rgb = torchvision.io.ImageReadMode.RGB
         image: torch.Tensor = _decode_jpeg(pixels, mode=rgb, apply_exif_orientation=True)
     return image
+
+
+def channels_last(shape: Sequence[int]) -> bool:
+    """Say whether an image of this shape is H x W x C rather than C x H x W."""
+    return len(shape) == 3 and shape[0] not in (1, 3) and shape[2] in (1, 3, 4)
+
+
+def from_array(array: np.ndarray[Any, Any], rgb: bool) -> tv_tensors.Image:
+    """Return an array H x W, C x H x W or H x W x C as an image C x H x W, of its own dtype.
+
+    Args:
+        array: uint8, or floats from 0 to 1.
+        rgb: make three channels of one.
+
+    Raises:
+        UnreadableError: it is no image.
+    """
+    if (array.dtype != np.uint8 and array.dtype.kind != "f") or array.ndim not in (2, 3):
+        raise UnreadableError(
+            "an image must be H x W, C x H x W or H x W x C, of uint8 or floats from 0 to 1, "
+            f"but is {array.dtype} of shape {array.shape}"
+        )
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if array.ndim == 2:
+        native = native[None]
+    elif channels_last(array.shape):
+        native = native.transpose(2, 0, 1)
+    image = torch.from_numpy(native)
+    return tv_tensors.Image(image.expand(3, -1, -1) if rgb and len(image) == 1 else image)
 
 
 def to_image(picture: Image.Image) -> tv_tensors.Image:
