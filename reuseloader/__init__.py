@@ -3,6 +3,7 @@
 from reuseloader.dataset import ReuseDataset
 from reuseloader.folder import FolderInUseError
 from reuseloader.loader import ReuseDataLoader
+from reuseloader.order import EpochOrder
 from reuseloader.policy import FOREVER, ReuseKey, ReusePolicy, mix, permute
 from reuseloader.sample import seeded
 from reuseloader.sampler import ReuseSampler
@@ -13,6 +14,7 @@ from reuseloader.verify import ImpureBuildError
 
 __all__ = [
     "FOREVER",
+    "EpochOrder",
     "FolderInUseError",
     "ImpureBuildError",
     "ReuseDataLoader",
