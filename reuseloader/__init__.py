@@ -3,6 +3,7 @@
 from reuseloader.dataset import ReuseDataset
 from reuseloader.folder import FolderInUseError
 from reuseloader.loader import ReuseDataLoader
+from reuseloader.order import EpochOrder
 from reuseloader.policy import FOREVER, ReuseKey, ReusePolicy, mix, permute
 from reuseloader.residency import resident_share
 from reuseloader.sample import Substitute, seeded
@@ -15,6 +16,7 @@ from reuseloader.verify import ImpureBuildError
 
 __all__ = [
     "FOREVER",
+    "EpochOrder",
     "FolderInUseError",
     "ImpureBuildError",
     "ReuseDataLoader",

@@ -6,8 +6,7 @@ import os
 import stat
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from operator import index as as_index
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, NamedTuple
@@ -27,6 +26,7 @@ from reuseloader.messages import News, add_context, announce, call
 from reuseloader.policy import ReuseKey, ReusePolicy, check_integer
 from reuseloader.residency import Residency, remove_left
 from reuseloader.sample import Substitute, compact
+from reuseloader.sizes import SizeTable
 from reuseloader.stats import ReuseStats
 from reuseloader.store import (
     READERS,
@@ -74,7 +74,8 @@ class ReuseDataset(Dataset[Any]):
     Args:
         build: makes a sample from a key, and draws from ``key.seed`` alone. A sample is any
             object that ``save`` can hold, on the CPU, without gradients.
-        size: number of samples, a positive integer.
+        size: number of samples, or a table of numbers by first epoch, ``{0: 2000, 3: 8000}``:
+            epochs ascend from 0, and sizes never fall.
         directory: folder of the stored samples, made where it does not exist.
         policy: lifetime and seed.
         fingerprint: text that changes whenever the build does; another one makes files stale.
@@ -100,7 +101,7 @@ class ReuseDataset(Dataset[Any]):
     def __init__(
         self,
         build: Build,
-        size: int,
+        size: int | Mapping[int, int] | SizeTable,
         directory: str | os.PathLike[str],
         policy: ReusePolicy,
         *,
@@ -121,7 +122,8 @@ class ReuseDataset(Dataset[Any]):
             _check_callable(name, optional[name])
         if not isinstance(fingerprint, str):
             raise ValueError(f"fingerprint must be a string, but got fingerprint={fingerprint!r}")
-        self.size = check_integer("size", size, minimum=1)
+        self.sizes = SizeTable.of(size)
+        self.size = self.sizes.largest
         self.policy = policy
         self.fingerprint = fingerprint
         self.directory = Path(directory).absolute()
@@ -143,11 +145,11 @@ class ReuseDataset(Dataset[Any]):
             weakref.finalize(self, close_folder, folder).atexit = False
 
     def __len__(self) -> int:
-        return self.size
+        return self.sizes.at(int(self._epoch))
 
     def __iter__(self) -> Iterator[Any]:
         # Without it Python would take an IndexError of the user's build for the end.
-        return (self[index] for index in range(self.size))
+        return (self[index] for index in range(len(self)))
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the samples asked for next; running workers see it."""
@@ -160,7 +162,9 @@ class ReuseDataset(Dataset[Any]):
     def __getitem__(self, index: int | EpochIndex) -> Any:
         if isinstance(index, EpochIndex):  # the loader passes the news on
             return self._get_tagged(EpochBatch(index.epoch, [index.sample]))[0]
-        sample = self._get(self.policy.key(self._checked(index), int(self._epoch)))
+        epoch = int(self._epoch)
+        [checked] = self.sizes.check([index], epoch)
+        sample = self._get(self.policy.key(checked, epoch))
         self._said_once = announce(self._news, self._said_once)
         self._news = []
         return sample
@@ -174,19 +178,14 @@ class ReuseDataset(Dataset[Any]):
         if self._batches is not None:
             self._batches.start(len(batch.samples))
         try:
-            keys = self.policy.keys(list(map(self._checked, batch.samples)), batch.epoch)
+            indices = self.sizes.check(batch.samples, batch.epoch)
+            keys = self.policy.keys(indices, batch.epoch)
             if self._prefetch is not None:
                 self._prefetch([key for key in keys if self._will_build(key)])
             return [self._get(key, row) for row, key in enumerate(keys)]
         except Exception:
             self._tally.clear()  # a batch that fails is not delivered, nor are its counts
             raise
-
-    def _checked(self, index: int) -> int:
-        index = as_index(index)
-        if not 0 <= index < self.size:
-            raise IndexError(f"index must be in [0, {self.size}), but got index={index}")
-        return index
 
     def read_batches(self) -> Callable[[list[Any]], Any]:
         """Return what to collate with, for a loader that would use ``default_collate``.

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import os
+import warnings
 import weakref
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, default_collate, default_convert
+from torch.utils.data import BatchSampler, DataLoader
 
 from reuseloader.dataset import Build, Finish, Prefetch, ReuseDataset
-from reuseloader.delivery import CollatedDelivery, Delivery, widen_pipe
+from reuseloader.delivery import widen_pipe
 from reuseloader.messages import News, announce
+from reuseloader.order import EpochOrder
+from reuseloader.passes import Collate, Pass, Position
 from reuseloader.policy import ReusePolicy, check_integer, mix
-from reuseloader.sampler import EpochTagger, ReuseSampler
+from reuseloader.sampler import PassIndices, ReuseSampler, tag
 from reuseloader.stats import ReuseStats
 from reuseloader.store import Load, Save, load_torch, save_torch
 
-_STATE_VERSION = 1
+_STATE_VERSION = 2
 _TO_SEED_WORKERS = 4  # after the three streams of the policy
 
 
@@ -37,11 +39,20 @@ class ReuseDataLoader(DataLoader[Any]):
         lifetime: epochs that a sample serves, a positive integer.
         seed: any integer, taken modulo 2^64.
         start_epoch: epoch of the first pass, from 0 up; with it a run continues after an epoch.
-        shuffle: follow ``policy.order``, a new order in every epoch. Reuse does not depend on the
-            order: a ``sampler`` or ``batch_sampler`` is followed as it is.
+        shuffle: a new order in every epoch. Reuse does not depend on the order: a ``sampler`` or
+            ``batch_sampler`` is followed as it is.
+        num_replicas, rank, block_size: as in ``EpochOrder``. Each rank may have a folder of its
+            own, or all of one machine the same.
+        drop_uneven: make the ranks equal by leaving out up to ``num_replicas - 1`` samples of an
+            epoch, where otherwise as many are used twice. (``drop_last`` is DataLoader's, and
+            leaves out the short batch of each rank.)
         dataloader_options: every other option of ``torch.utils.data.DataLoader``. Without a
             ``generator``, the global seeds of workers follow from ``(seed, epoch)`` and the
             global generator of this process is left alone.
+
+    Attributes:
+        order: which index comes at a position of an epoch, and how many of them are this rank's
+            alone; None with a sampler of the user's own.
 
     Raises:
         ValueError: an argument breaks a rule above, or the folder cannot be written.
@@ -51,13 +62,17 @@ class ReuseDataLoader(DataLoader[Any]):
     def __init__(
         self,
         build: Build,
-        size: int,
+        size: int | Mapping[int, int],
         directory: str | os.PathLike[str],
         *,
         lifetime: int,
         seed: int = 0,
         start_epoch: int = 0,
         shuffle: bool = False,
+        num_replicas: int = 1,
+        rank: int = 0,
+        drop_uneven: bool = False,
+        block_size: int = 1,
         fingerprint: str = "",
         save: Save = save_torch,
         load: Load = load_torch,
@@ -68,15 +83,32 @@ class ReuseDataLoader(DataLoader[Any]):
         **dataloader_options: Any,
     ) -> None:
         self.policy = ReusePolicy(lifetime, seed)
-        self._epoch = check_integer("start_epoch", start_epoch, minimum=0)
-        self._skip = 0  # batches that the next pass leaves out, after a state was loaded
-        self._current = _Position(self._epoch, 0)  # of the pass that was started last
+        epoch = check_integer("start_epoch", start_epoch, minimum=0)
+        self._current = Position(epoch, 0)  # of the pass that was started last
         self._tally: Counter[str] = Counter()
         self._said_once = False
-        self._persistent_pass: weakref.ref[_Pass] | None = None
+        self._persistent_pass: weakref.ref[Pass] | None = None
+        options = dict(dataloader_options)
+        sampler = ReuseSampler(
+            self.policy,
+            size,
+            num_replicas=num_replicas,
+            rank=rank,
+            shuffle=shuffle,
+            drop_last=drop_uneven,
+            block_size=block_size,
+        )
+        self.order: EpochOrder | None = None
+        if options.get("sampler") is None and options.get("batch_sampler") is None:
+            self.order = sampler.order
+            options["sampler"], shuffle = sampler, False
+        else:
+            _check_alone(num_replicas=num_replicas, block_size=block_size)
+        self._own_sampler = sampler
+        self._go_to(epoch)
         self._dataset = dataset = ReuseDataset(
             build,
-            size,
+            sampler.order.sizes,
             directory,
             self.policy,
             fingerprint=fingerprint,
@@ -87,15 +119,10 @@ class ReuseDataLoader(DataLoader[Any]):
             resident=resident,
             prefetch=prefetch,
         )
-        options = dict(dataloader_options)
         self._own_generator = options.get("generator") is None
         if self._own_generator:
             options["generator"] = torch.Generator()
-        self._own_order: ReuseSampler | None = None
-        if shuffle and options.get("sampler") is None and options.get("batch_sampler") is None:
-            shuffle = False
-            options["sampler"] = self._own_order = ReuseSampler(self.policy, dataset.size)
-        options["collate_fn"] = _Collate(dataset, options)
+        options["collate_fn"] = Collate(dataset, options)
         super().__init__(dataset, shuffle=shuffle, **options)
 
     @property
@@ -112,6 +139,10 @@ class ReuseDataLoader(DataLoader[Any]):
     def resident(self, share: float) -> None:
         self._dataset.residency.share = share
 
+    def __len__(self) -> int:
+        """Return the number of batches of the next pass, from the first batch of its epoch on."""
+        return self._num_batches(self._epoch)
+
     def stats(self) -> ReuseStats:
         """Return counts and seconds of the last started pass, for the batches received so far."""
         return ReuseStats.from_tally(self._tally)
@@ -120,69 +151,104 @@ class ReuseDataLoader(DataLoader[Any]):
         """Set the epoch of the next pass; the one it has already keeps a loaded position."""
         epoch = check_integer("epoch", epoch, minimum=0)
         if epoch != self._epoch:
-            self._epoch, self._skip = epoch, 0
-            self._current = _Position(epoch, 0)
+            self._go_to(epoch)
+            self._current = Position(epoch, 0)
 
     def state_dict(self) -> dict[str, int]:
         """Return where the last started pass is, by the batches that the user has received.
 
         After the last batch of an epoch the state stands at its end; when the pass has ended, at
-        the start of the next epoch. It survives JSON.
+        the start of the next epoch. It survives JSON, and is the same on all ranks.
         """
         epoch, num_batches = self._current.epoch, self._current.num_batches
-        return {**self._signature(), "epoch": epoch, "num_batches": num_batches}
+        return {**self._signature(epoch), "epoch": epoch, "num_batches": num_batches}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Let the next pass continue with the batch behind a state, in the epoch of the state.
 
-        What was passed is neither built nor read; with ``shuffle`` or in the plain order this
-        costs O(1), with a sampler of the user's own its indices are drawn and dropped.
+        What was passed is neither built nor read; this costs O(1), but with a sampler of the
+        user's own its indices are drawn and dropped. A state at the start of an epoch may be of
+        another number of ranks: every sample stays what it is, and rank 0 warns that it may have
+        to be built again. It may also be of a loader that did not grow in this epoch.
 
         Raises:
             ValueError: the state is none, or that of a loader with other settings.
         """
-        names = {*self._signature(), "epoch", "num_batches"}
+        names = {*self._signature(0), "epoch", "num_batches"}
         if not isinstance(state, dict) or state.keys() != names:
             raise ValueError(
                 f"state must have the entries {', '.join(sorted(names))}, but got {state!r}"
             )
-        for name, value in self._signature().items():
-            if state[name] != value:
-                raise ValueError(
-                    f"state must have the {name} of this loader, {value}, "
-                    f"but got {name}={state[name]}"
-                )
         epoch = check_integer("epoch", state["epoch"], minimum=0)
         skip = check_integer("num_batches", state["num_batches"], minimum=0)
-        if skip > len(self):
-            raise ValueError(f"num_batches must be at most {len(self)}, but got num_batches={skip}")
-        self._epoch, self._skip = epoch, skip
-        self._current = _Position(epoch, skip)
+        self._check_settings(state, epoch, skip == 0)
+        most = self._num_batches(epoch) if skip else 0
+        if skip > most:
+            raise ValueError(f"num_batches must be at most {most}, but got num_batches={skip}")
+        self._go_to(epoch, skip)
+        self._current = Position(epoch, skip)
 
-    def _signature(self) -> dict[str, int]:
+    def _check_settings(self, state: dict[str, int], epoch: int, starts: bool) -> None:
+        own = self._signature(epoch)
+        moves = starts and check_integer("world_size", state["world_size"], 1) != own["world_size"]
+        # Batches of another size keep the global batch what it was.
+        free = {"world_size", "batch_size"} if moves else set()
+        if starts and epoch > 0 and state["size"] == self._dataset.sizes.at(epoch - 1):
+            free.add("size")
+        for name, value in own.items():
+            if state[name] != value and name not in free:
+                raise ValueError(
+                    f"state must have the {name} of this loader, {value}, "
+                    f"but got {name}={state[name]}" + _REMEDIES.get(name, "")
+                )
+        if moves and epoch > 0 and self._own_sampler.order.rank == 0:
+            warnings.warn(
+                f"the state is of world_size={state['world_size']}, and there are "
+                f"{own['world_size']}: samples change their rank, and what is not in the folder "
+                "of the new one is built again",
+                stacklevel=3,
+            )
+
+    def _signature(self, epoch: int) -> dict[str, int]:
+        order = self._own_sampler.order
         return {
             "version": _STATE_VERSION,
             "seed": self.policy.seed,
             "lifetime": self.policy.lifetime,
-            "size": self._dataset.size,
+            "size": order.sizes.at(epoch),
+            "world_size": order.num_replicas,
             "batch_size": self.batch_size or 0,  # 0: batches are not this loader's to make
-            "world_size": 1,
+            "block_size": order.block_size,
         }
 
+    def _go_to(self, epoch: int, skip: int = 0) -> None:
+        """Set the epoch of the next pass, and how many batches it leaves out."""
+        self._epoch, self._skip = epoch, skip
+        self._own_sampler.set_epoch(epoch)
+
+    def _num_batches(self, epoch: int) -> int:
+        if self.order is None:
+            return super().__len__()
+        num = self.order.length(epoch)
+        if self.batch_size is None:
+            return num
+        return num // self.batch_size if self.drop_last else -(-num // self.batch_size)
+
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        self._current = _Position(self._epoch, self._skip)
-        self._epoch, self._skip = self._epoch + 1, 0
+        self._current = Position(self._epoch, self._skip)
+        self._dataset.set_epoch(self._epoch)
+        self._go_to(self._epoch + 1)
         if self._own_generator:
             seed = mix(self.policy.seed, _TO_SEED_WORKERS, self._current.epoch) >> 1
             self.generator.manual_seed(seed)
         self._tally = Counter()
         self._dataset.hand_over()  # what was looked at in between belongs to no pass
         persistent = self.persistent_workers and self.num_workers > 0
-        current = None if self._persistent_pass is None else self._persistent_pass()
-        if persistent and current is not None and not current.finished:
+        last = None if self._persistent_pass is None else self._persistent_pass()
+        if persistent and last is not None and not last.finished:
             # A pass over the persistent workers is still alive: this one gets its own.
-            return _Pass(self, self._get_iterator())
-        reuse_pass = _Pass(self, super().__iter__())
+            return self._pass(self._get_iterator())
+        reuse_pass = self._pass(super().__iter__())
         if persistent:
             self._persistent_pass = weakref.ref(reuse_pass)
         return reuse_pass
@@ -192,85 +258,46 @@ class ReuseDataLoader(DataLoader[Any]):
         widen_pipe(iterator)
         return iterator
 
-    @property
-    def _index_sampler(self) -> EpochTagger:
-        # Where DataLoader takes its indices from, for single samples and for batches alike.
-        # The tagger knows this loader weakly: persistent workers hold it, and deleting the loader
-        # has to end them at once.
-        loader = weakref.proxy(self)
-        batched = self.batch_sampler is not None
-        return EpochTagger(
-            super()._index_sampler, lambda sampler: loader._start_order(sampler), batched
+    def _pass(self, iterator: Any) -> Pass:
+        return Pass(
+            iterator=iterator,
+            position=self._current,
+            tally=self._tally,
+            length=self._num_batches,
+            announce=self._announce,
+            in_workers=self.num_workers > 0,
         )
+
+    @property
+    def _index_sampler(self) -> PassIndices:
+        # Where DataLoader takes its indices from, for single samples and for batches alike.
+        # It knows this loader weakly: persistent workers hold it, and deleting the loader has to
+        # end them at once.
+        loader, sampler = weakref.proxy(self), super()._index_sampler
+        return PassIndices(sampler, lambda: loader._start(sampler))
 
     def _announce(self, news: list[News]) -> None:
         self._said_once = announce(news, self._said_once)
 
-    def _start_order(self, sampler: Any) -> tuple[int, Iterator[Any]]:
-        """Return the epoch of the pass that starts now, and its indices or batches of indices."""
+    def _start(self, sampler: Any) -> Iterator[Any]:
+        """Return the indices or batches of indices of the pass that starts now, with its epoch."""
         epoch, skip = self._current.epoch, self._current.num_batches
-        if self._own_order is None:
-            return epoch, islice(iter(sampler), skip, None)
+        batched = self.batch_sampler is not None
+        if self.order is None:
+            return tag(epoch, islice(iter(sampler), skip, None), batched)
         if self.batch_size is None:
-            return epoch, self._own_order.at(epoch, skip)
-        order = self._own_order.at(epoch, skip * self.batch_size)
-        return epoch, iter(BatchSampler(order, self.batch_size, self.drop_last))
+            return tag(epoch, self._own_sampler.at(epoch, skip), batched)
+        indices = self._own_sampler.at(epoch, skip * self.batch_size)
+        return tag(epoch, iter(BatchSampler(indices, self.batch_size, self.drop_last)), batched)
 
 
-@dataclass
-class _Position:
-    """How far a pass has come."""
-
-    epoch: int
-    num_batches: int
+_REMEDIES = {"world_size": "; go on with as many ranks, or from the end of an epoch"}
 
 
-class _Collate:
-    """The user's collate function; sends the dataset's counts along with the batch."""
-
-    def __init__(self, dataset: ReuseDataset, options: dict[str, Any]) -> None:
-        single = options.get("batch_size", 1) is None and options.get("batch_sampler") is None
-        self._dataset = dataset
-        default = default_convert if single else default_collate
-        self._collate = options.get("collate_fn") or default
-        self._deliver: type[Delivery] = Delivery
-        if self._collate is default_collate:
-            self._collate = dataset.read_batches()
-            self._deliver = CollatedDelivery
-
-    def __call__(self, samples: Any) -> Delivery:
-        tally, news = self._dataset.hand_over()
-        return self._deliver(self._collate(samples), tally, news)
-
-
-class _Pass(Iterator[Any]):
-    """One pass: unpacks the deliveries, and keeps count of what the user has received."""
-
-    def __init__(self, loader: ReuseDataLoader, iterator: Iterator[Delivery]) -> None:
-        self._loader = loader
-        self._iterator = iterator
-        self._tally = loader._tally
-        self._position = loader._current
-        self.finished = False
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __next__(self) -> Any:
-        try:
-            delivery = next(self._iterator)
-        except StopIteration:
-            if not self.finished:
-                self._position.epoch, self._position.num_batches = self._position.epoch + 1, 0
-            self.finished = True
-            raise
-        except Exception as error:
-            if self._loader.num_workers == 0:
-                raise
-            # The text holds the worker's traceback. This process's own would keep the iterator
-            # alive in a cycle, and its workers would be waited for 5 s each.
-            raise error.with_traceback(None)  # noqa: B904
-        self._position.num_batches += 1
-        self._tally.update(delivery.tally)
-        self._loader._announce(delivery.news)
-        return delivery.batch
+def _check_alone(**settings: int) -> None:
+    for name, value in settings.items():
+        if value != 1:
+            raise ValueError(
+                f"{name} must be 1 with a sampler of your own, which decides what comes when, "
+                f"but got {name}={value}"
+            )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import repeat
 from typing import Any
 
@@ -10,26 +10,56 @@ import numpy as np
 from torch.utils.data import Sampler
 
 from reuseloader.dataset import EpochBatch, EpochIndex
+from reuseloader.order import EpochOrder
 from reuseloader.policy import ReusePolicy, check_integer
+from reuseloader.sizes import SizeTable
 
 _FIRST_BLOCK, _LARGEST_BLOCK = 1024, 65536  # positions asked at once: soon at work, then fast
 
 
 class ReuseSampler(Sampler[int]):
-    """The shuffled order of an epoch, asked from the policy in blocks.
+    """The order of an epoch on one rank, computed in blocks and held nowhere.
 
     Args:
         policy: its seed and ``set_epoch`` select the order.
-        size: number of samples, a positive integer.
+        size, num_replicas, rank, shuffle, drop_last, block_size: as in ``EpochOrder``.
+
+    Attributes:
+        order: the ``EpochOrder`` that it follows.
+
+    Raises:
+        ValueError: an argument breaks a rule of ``EpochOrder``.
     """
 
-    def __init__(self, policy: ReusePolicy, size: int) -> None:
-        self.policy = policy
-        self.size = check_integer("size", size, minimum=1)
+    def __init__(
+        self,
+        policy: ReusePolicy,
+        size: int | Mapping[int, int] | SizeTable,
+        *,
+        num_replicas: int = 1,
+        rank: int = 0,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        block_size: int = 1,
+    ) -> None:
+        self.order = EpochOrder(
+            policy=policy,
+            size=size,
+            num_replicas=num_replicas,
+            rank=rank,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            block_size=block_size,
+        )
         self.epoch = 0
 
     def __len__(self) -> int:
-        return self.size
+        return self.order.length(self.epoch)
+
+    @property
+    def num_real(self) -> int:
+        """How many of the indices are this rank's alone; one that follows repeats another's."""
+        return self.order.num_real(self.epoch)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration, an integer from 0 up."""
@@ -37,38 +67,40 @@ class ReuseSampler(Sampler[int]):
 
     def at(self, epoch: int, start: int = 0) -> Iterator[int]:
         """Yield the indices of an epoch from position ``start`` on, which costs O(1)."""
-        length = _FIRST_BLOCK
-        while start < self.size:
-            stop = min(start + length, self.size)
-            yield from self.policy.order(np.arange(start, stop), epoch, self.size).tolist()
+        length, end = _FIRST_BLOCK, self.order.length(epoch)
+        while start < end:
+            stop = min(start + length, end)
+            yield from self.order.index(np.arange(start, stop), epoch).tolist()
             start, length = stop, min(2 * length, _LARGEST_BLOCK)
 
     def __iter__(self) -> Iterator[int]:
         return self.at(self.epoch)  # bound now, not when the first index is taken
 
 
-class EpochTagger:
-    """Puts the epoch of a pass on every index, or on every batch of indices.
+class PassIndices:
+    """What a DataLoader takes its indices from, or its batches of them, at the start of a pass.
 
     Args:
-        sampler: gives the indices, or batches of them.
-        start: called with it when a pass starts; returns the epoch and what the pass asks for.
-        batched: whether that are batches.
+        sampler: says how many there are.
+        start: starts a pass and returns what it asks for.
     """
 
-    def __init__(
-        self, sampler: Any, start: Callable[[Any], tuple[int, Iterator[Any]]], batched: bool
-    ) -> None:
+    def __init__(self, sampler: Any, start: Callable[[], Iterator[Any]]) -> None:
         self._sampler = sampler
         self._start = start
-        self._batched = batched
 
     def __len__(self) -> int:
         return len(self._sampler)
 
     def __iter__(self) -> Iterator[EpochIndex] | Iterator[EpochBatch]:
         # Called once when a pass starts: the epoch is read here, not when the first batch is.
-        epoch, indices = self._start(self._sampler)
-        if self._batched:
-            return (EpochBatch(epoch, list(batch)) for batch in indices)
-        return map(EpochIndex, repeat(epoch), indices)
+        return self._start()
+
+
+def tag(
+    epoch: int, indices: Iterator[Any], batched: bool
+) -> Iterator[EpochIndex] | Iterator[EpochBatch]:
+    """Put an epoch on every index, or on every batch of indices."""
+    if batched:
+        return (EpochBatch(epoch, list(batch)) for batch in indices)
+    return map(EpochIndex, repeat(epoch), indices)

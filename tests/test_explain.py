@@ -41,7 +41,7 @@ SAID = {
     "+model=small": "model is chosen already: leave out the +",
     "model=torch.nn.Linear": "model must be a file of conf/model, but got model=torch.nn.Linear; "
     "a class or function is named by model._target_=torch.nn.Linear",
-    "data=nope": "data must be a file of conf/data, but got data=nope; known: digits",
+    "data=nope": "data must be a file of conf/data, but got data=nope; known: ",
     "augment=digit": "augment must be a file of conf/augment, but got augment=digit; did you mean "
     "augment=digits?",
     "curriculum={0: {magnitude: 1}}": "curriculum names one file of conf/curriculum; a value in it",

@@ -143,7 +143,7 @@ def test_a_running_pass_is_not_moved_by_a_loaded_state(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["version", "seed", "lifetime", "size", "batch_size", "world_size"]
+    "name", ["version", "seed", "lifetime", "size", "batch_size", "block_size"]
 )
 def test_a_state_of_other_settings_is_refused_by_name(name: str, tmp_path: Path) -> None:
     loader = make(tmp_path)
@@ -166,12 +166,77 @@ def test_a_state_that_is_none_is_refused(change: dict[str, Any], tmp_path: Path)
 
 def test_the_state_is_plain_integers(tmp_path: Path) -> None:
     assert make(tmp_path).state_dict() == {
-        "version": 1,
+        "version": 2,
         "seed": 7,
         "lifetime": 3,
         "size": 23,
-        "batch_size": 4,
         "world_size": 1,
+        "batch_size": 4,
+        "block_size": 1,
         "epoch": 0,
         "num_batches": 0,
     }
+
+
+# ranks
+
+
+def ranks_of(folder: Path, num: int, **options: Any) -> list[ReuseDataLoader]:
+    return [make(folder / str(r), num_replicas=num, rank=r, **options) for r in range(num)]
+
+
+def test_the_state_of_all_ranks_is_the_same_and_continues_each(tmp_path: Path) -> None:
+    whole = [[list(loader) for _ in range(3)] for loader in ranks_of(tmp_path / "whole", 2)]
+    states = []
+    for loader in ranks_of(tmp_path / "first", 2, start_epoch=1):
+        iterator = iter(loader)
+        next(iterator)
+        states.append(loader.state_dict())
+    assert states[0] == states[1]
+    assert (states[0]["world_size"], states[0]["num_batches"]) == (2, 1)
+    for epochs, loader in zip(whole, ranks_of(tmp_path / "second", 2), strict=True):
+        loader.load_state_dict(states[0])
+        assert same(list(loader), epochs[1][1:])
+        assert same(list(loader), epochs[2])
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 3)])
+def test_the_number_of_ranks_may_change_at_the_end_of_an_epoch(
+    before: int, after: int, tmp_path: Path
+) -> None:
+    old = ranks_of(tmp_path / "old", before)[0]
+    list(old)
+    state = old.state_dict()
+    assert (state["epoch"], state["num_batches"]) == (1, 0)
+    started = ranks_of(tmp_path / "started", after, start_epoch=1)
+    resumed = ranks_of(tmp_path / "resumed", after)
+    for rank, (loader, expected) in enumerate(zip(resumed, started, strict=True)):
+        if rank == 0:
+            text = f"of world_size={before}, and there are {after}: samples change their rank"
+            with pytest.warns(UserWarning, match=text):
+                loader.load_state_dict(state)
+        else:
+            loader.load_state_dict(state)
+        assert same(list(loader), list(expected))
+        assert loader.state_dict()["world_size"] == after
+
+
+def test_with_the_number_of_ranks_the_batch_may_change_too(tmp_path: Path) -> None:
+    state = make(tmp_path / "one", batch_size=8, start_epoch=2).state_dict()
+    [_, second] = ranks_of(tmp_path, 2, batch_size=4)
+    second.load_state_dict(state)
+    assert second.epoch == 2
+
+
+def test_in_the_middle_of_an_epoch_another_number_of_ranks_is_refused(tmp_path: Path) -> None:
+    loader = make(tmp_path)
+    state = loader.state_dict() | {"epoch": 1, "num_batches": 1}
+    with pytest.raises(ValueError) as caught:
+        loader.load_state_dict(state | {"world_size": 2, "batch_size": 2})
+    assert str(caught.value) == (
+        "state must have the world_size of this loader, 1, but got world_size=2; "
+        "go on with as many ranks, or from the end of an epoch"
+    )
+    for wrong in (0, -1, "2", None):
+        with pytest.raises(ValueError, match="world_size"):
+            loader.load_state_dict(state | {"num_batches": 0, "world_size": wrong})

@@ -1,0 +1,87 @@
+"""One pass of a loader: what leaves the workers, and what the user receives."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import default_collate, default_convert
+
+from reuseloader.dataset import ReuseDataset
+from reuseloader.delivery import CollatedDelivery, Delivery
+from reuseloader.messages import News
+
+
+@dataclass
+class Position:
+    """How far a pass has come."""
+
+    epoch: int
+    num_batches: int
+
+
+class Collate:
+    """The user's collate function; sends the dataset's counts along with the batch."""
+
+    def __init__(self, dataset: ReuseDataset, options: dict[str, Any]) -> None:
+        single = options.get("batch_size", 1) is None and options.get("batch_sampler") is None
+        self._dataset = dataset
+        default = default_convert if single else default_collate
+        self._collate = options.get("collate_fn") or default
+        self._deliver: type[Delivery] = Delivery
+        if self._collate is default_collate:
+            self._collate = dataset.read_batches()
+            self._deliver = CollatedDelivery
+
+    def __call__(self, samples: Any) -> Delivery:
+        tally, news = self._dataset.hand_over()
+        return self._deliver(self._collate(samples), tally, news)
+
+
+@dataclass(eq=False)
+class Pass(Iterator[Any]):
+    """Unpacks the deliveries, and keeps count of what the user has received.
+
+    Args:
+        iterator: the deliveries.
+        position: where the pass begins; moved with every batch.
+        tally: counts of what made the batches received.
+        length: gives the number of batches of an epoch.
+        announce: shows messages to the user.
+        in_workers: whether other processes make the batches.
+    """
+
+    iterator: Iterator[Delivery]
+    position: Position
+    tally: Counter[str]
+    length: Callable[[int], int]
+    announce: Callable[[list[News]], None]
+    in_workers: bool
+    finished: bool = False
+
+    def __post_init__(self) -> None:
+        self._epoch = self.position.epoch
+
+    def __len__(self) -> int:
+        return self.length(self._epoch)
+
+    def __next__(self) -> Any:
+        try:
+            delivery = next(self.iterator)
+        except StopIteration:
+            if not self.finished:
+                self.position.epoch, self.position.num_batches = self._epoch + 1, 0
+            self.finished = True
+            raise
+        except Exception as error:
+            if not self.in_workers:
+                raise
+            # The text holds the worker's traceback. This process's own would keep the iterator
+            # alive in a cycle, and its workers would be waited for 5 s each.
+            raise error.with_traceback(None)  # noqa: B904
+        self.position.num_batches += 1
+        self.tally.update(delivery.tally)
+        self.announce(delivery.news)
+        return delivery.batch
