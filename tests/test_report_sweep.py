@@ -70,6 +70,14 @@ def test_a_target_may_be_given_and_not_be_reached(tmp_path: Path) -> None:
     assert "99.90 % accuracy, given" in describe_sweep(sweep, None)
 
 
+def test_the_target_of_the_config_holds_where_none_is_given(tmp_path: Path) -> None:
+    runs = {"0": {"report": {"enabled": True, "target": 0.8}}, "1": {"seed": 1, "report": None}}
+    folder = write_serial_runs(tmp_path / "sweep", runs)
+
+    assert read_sweep(folder).target == 0.8
+    assert read_sweep(folder, 0.7).target == 0.7
+
+
 def test_the_verdict_names_the_fastest_that_keeps_the_accuracy(tmp_path: Path) -> None:
     assert verdict(lifetimes(tmp_path)) == (
         "Choose lifetime=2: it reaches 99.0 % accuracy in 13.5 s, lifetime=1 in 22.5 s "

@@ -27,6 +27,7 @@ from training.explain import explain, mistake_in_files
 from training.recorded import default_run_dir, quoted, read_config, resumed, rewrite_command
 from training.records import Record, Run
 from training.replay import check_repeatable, compare
+from training.report.writing import reported
 from training.resolved import resolved
 from training.sections import Table
 from training.signals import Interrupted, end_children
@@ -65,7 +66,8 @@ def begin(composed: DictConfig) -> Iterator[Run]:
         if config.replay is not None:
             check_repeatable(Path(config.replay), record.config)
             record.config["replay"] = None
-        with Run(directory, config, record) as run:
+        run = Run(directory, config, record)
+        with reported(run), run:
             yield run
         if config.replay is not None and not compare(Path(config.replay), directory):
             sys.exit(1)

@@ -13,7 +13,7 @@ from omegaconf.errors import ValidationError as OmegaConfValidationError
 
 from training.checks import ConfigError, check, check_minimum
 from training.data.folders import class_names
-from training.options import TrackerConfig, TrainerConfig
+from training.options import ReportConfig, TrackerConfig, TrainerConfig
 from training.sections import (
     AugmentConfig,
     CacheConfig,
@@ -69,6 +69,7 @@ class Config:
     trainer: TrainerConfig
     tracker: TrackerConfig
     checkpoint: CheckpointConfig
+    report: ReportConfig
     schedule_end: int | None = None
     resume: str | None = None
     replay: str | None = None

@@ -1,4 +1,4 @@
-"""The options of the loop and of what it writes; `conf/trainer` and `conf/tracker` explain them."""
+"""The options of the loop and of what it writes; `conf/` explains them."""
 
 from __future__ import annotations
 
@@ -70,3 +70,16 @@ class TrackerConfig:
     def __post_init__(self) -> None:
         check_minimum("tracker.log_every", self.log_every, 1)
         check_minimum("tracker.num_pictures", self.num_pictures, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportConfig:
+    """What is drawn of a run or a sweep when it has ended."""
+
+    enabled: bool = True
+    target: float | None = None
+
+    def __post_init__(self) -> None:
+        target = self.target
+        fits = target is None or 0 < target <= 1
+        check("report.target", target, fits, "null or a fraction above 0 and up to 1")

@@ -71,6 +71,11 @@ class Run:
         )
         self._handlers = [_Console(), file]
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether anything of this run was written down."""
+        return self._is_begun
+
     def _begin(self, record: Record) -> None:
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,10 @@ import pytest
 from training.rows import is_time
 
 PROJECT = Path(__file__).resolve().parents[2]
-SMALL = ["data.train.limit=64", "data.val.limit=20", "epochs=3", "num_workers=0", "tracker=csv"]
+SMALL = [
+    *("data.train.limit=64", "data.val.limit=20", "epochs=3", "num_workers=0", "tracker=csv"),
+    "report.enabled=false",
+]
 
 
 @dataclass

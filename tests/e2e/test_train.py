@@ -50,6 +50,18 @@ def test_a_run_records_everything_and_leaves_no_samples(train: Trainer) -> None:
     assert json.loads((run / "environment.json").read_text())["packages"]["torch"]
 
 
+def test_a_run_ends_with_its_report_also_where_it_fails(train: Trainer) -> None:
+    done = train.here("report.enabled=true", "epochs=1").run
+    with pytest.raises(RuntimeError, match="Given groups=1"):
+        train.here("report.enabled=true", "+model.in_channels=4")
+    (failed,) = train._new_runs()
+
+    assert (done / "report.png").exists()
+    assert "Status: done, 1 of 1 epochs ended." in (done / "report.md").read_text()
+    assert not (failed / "report.png").exists()
+    assert "Status: failed, 0 of 3 epochs ended." in (failed / "report.md").read_text()
+
+
 def test_metrics_hold_one_row_an_epoch_and_the_counts_of_the_schedule(train: Trainer) -> None:
     rows = metrics(train.here("lifetime=2").run)
     assert list(rows[0])[: len(COLUMNS)] == COLUMNS

@@ -62,7 +62,8 @@ def read_sweep(folder: Path, target: float | None = None) -> Sweep:
 
     Args:
         folder: of the sweep.
-        target: the accuracy to be reached, a fraction; None for 99 % of the baseline's best.
+        target: the accuracy to be reached, a fraction; None for `report.target` of the runs, and
+            where that is null for 99 % of the baseline's best.
 
     Raises:
         ConfigError: there is no run in the folder, or its plan cannot be read.
@@ -80,6 +81,9 @@ def read_sweep(folder: Path, target: float | None = None) -> Sweep:
             settings.setdefault(job["setting"], []).append(history)
     grouped = {name: _settings(settings) for name, settings in sections.items()}
     compared = [run for group in grouped.values() for one in group for run in one.runs]
+    if target is None:
+        targets = [(run.config.get("report") or {}).get("target") for run in compared]
+        target = next((each for each in targets if each is not None), None)
     target, source = _target(target, baseline_of(next(iter(grouped.values()), [])))
     return Sweep(
         folder=folder,

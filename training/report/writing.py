@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from training.records import Run
 from training.report.history import is_run, read_history
 from training.report.run import describe_run
 from training.report.sweep import read_sweep
@@ -20,7 +23,7 @@ def write_report(folder: Path, target: float | None = None) -> list[Path]:
 
     Args:
         folder: of a run or of a sweep.
-        target: the accuracy to be reached, a fraction; None for 99 % of the baseline's best.
+        target: the accuracy to be reached, a fraction; None for the one of the runs' config.
 
     Raises:
         ConfigError: it is neither, or a record in it cannot be read.
@@ -28,13 +31,24 @@ def write_report(folder: Path, target: float | None = None) -> list[Path]:
     return _write_run(folder) if is_run(folder) else _write_sweep(folder, target)
 
 
-def write_report_quietly(folder: Path, target: float | None = None) -> None:
+def write_report_quietly(folder: Path) -> None:
     """Write a report at the end of a run or a sweep; what goes wrong is one warning, no failure."""
     try:
-        write_report(folder, target)
+        write_report(folder)
     except Exception as error:  # whatever drawing and a full disk raise
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         log.warning("the report of %s could not be written: %s", folder, reason)
+
+
+@contextmanager
+def reported(run: Run) -> Iterator[None]:
+    """Write the report of a run when the block has ended, in whatever way."""
+    try:
+        yield
+    finally:
+        is_training = run.config.trainer.evaluate is None
+        if run.config.report.enabled and run.is_begun and is_training:
+            write_report_quietly(run.directory)
 
 
 def _write_run(folder: Path) -> list[Path]:
