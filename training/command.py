@@ -26,6 +26,7 @@ from training.curriculum import expand
 from training.explain import explain, mistake_in_files
 from training.recorded import default_run_dir, quoted, read_config, resumed, rewrite_command
 from training.records import Record, Run
+from training.redaction import Redaction, referred
 from training.replay import check_repeatable, compare
 from training.resolved import resolved
 from training.sections import Table
@@ -55,10 +56,12 @@ def begin(composed: DictConfig) -> Iterator[Run]:
     try:
         config = load_config(composed)
         table = expand(composed, config.curriculum.table)
+        variables = referred(composed)
         record = Record(
-            config=_recorded(composed, table, hydra),
+            config=_recorded(composed, Redaction(variables).values(table), hydra),
             overrides=_typed(hydra),
             curriculum=table,
+            variables=variables,
         )
         if config.resume is not None:
             config, record = resumed(Path(config.resume), config, record)

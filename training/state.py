@@ -77,6 +77,7 @@ class State:
         base_lr: the rate that the config names, where it names one.
         losses, progress: of the current epoch.
         saved: the step of the latest checkpoint.
+        point: step and values of the latest point of the training curves.
     """
 
     model: nn.Module
@@ -93,6 +94,7 @@ class State:
     losses: TrainLoss = field(default_factory=TrainLoss)
     progress: Progress = field(default_factory=Progress)
     saved: int = 0
+    point: tuple[int, dict[str, float]] = (-1, {})
 
     @property
     def evaluated(self) -> nn.Module:
@@ -137,6 +139,7 @@ class State:
             "losses": {"sum": self.losses.sum, "num_samples": self.losses.num_samples},
             "progress": dict(vars(self.progress)),
             "best": dict(vars(self.best)),
+            "point": list(self.point),
             "versions": versions(),
         }
 
@@ -159,6 +162,8 @@ class State:
         self.progress = Progress(**checkpoint["progress"])
         self.saved = self.step
         self.best = Best(**checkpoint["best"])
+        step, values = checkpoint["point"]
+        self.point = (step, values)
         restore_random_states(checkpoint["random"])
 
 
