@@ -151,7 +151,7 @@ def test_half_a_row_is_not_gone_on_with(tmp_path: Path) -> None:
         with runs.begin(tmp_path / f"cut{cut}", "epochs=3") as run:
             (run.directory / "metrics.csv").write_bytes(text[:-cut])
             kept = run.go_on(3, state["step"])
-            assert [row["epoch"] for row in kept] == ["0", "1"]
+            assert [row["epoch"] for row in kept] == [0, 1]
             assert runs.rows(run.directory) == expected[:2]
             run.add_metrics(expected[2])
             assert runs.rows(run.directory) == expected
