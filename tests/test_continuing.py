@@ -13,8 +13,10 @@ import pytest
 import runs
 import torch
 
-from training import loop
+from reuseloader import ReuseDataLoader
+from training import checkpoint, loop
 from training.checks import ConfigError
+from training.records import read_status
 from training.signals import Interrupted
 
 BASE = ("epochs=3", "model.width=4", "data.train.limit=64", "batch_size=16")
@@ -103,6 +105,51 @@ def test_whatever_is_set_a_run_that_goes_on_equals_one_that_never_stopped(
     assert results(tmp_path / "parts") == expected
     assert watch.seen == seen
     assert watch.rates == rates
+
+
+PLACES = {
+    "evaluation": (loop, "evaluate"),
+    "checkpoint": (checkpoint.torch, "save"),
+    "row": (loop, "write_row"),
+    "first batch": (ReuseDataLoader, "__iter__"),
+    "pictures": (loop, "show_samples"),
+}
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_signal_at_any_place_is_one_to_go_on_from(
+    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, signum: int
+) -> None:
+    options = (*BASE, "trainer.ema_decay=0.9", "epochs=2")
+    watch.start(tmp_path / "whole", *options)
+    owner, name = PLACES[place]
+    function = getattr(owner, name)
+    stops = [signum]
+
+    def disturbed(*arguments: Any, **keywords: Any) -> Any:
+        if stops:
+            os.kill(os.getpid(), stops.pop())
+        return function(*arguments, **keywords)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, disturbed)
+        with pytest.raises(Interrupted) as caught:
+            runs.train(tmp_path / "parts", *options)
+    assert caught.value.signum == signum
+    assert caught.value.run == tmp_path / "parts"
+    assert read_status(tmp_path / "parts")["status"] == "interrupted"
+    watch.start(tmp_path / "parts", *options)
+    assert results(tmp_path / "parts") == results(tmp_path / "whole")
+
+
+def test_a_signal_at_the_end_of_a_run_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "report_end", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    runs.train(tmp_path, *BASE)
+    assert read_status(tmp_path)["status"] == "done"
+    assert len(runs.rows(tmp_path)) == 3
 
 
 def test_validating_less_often_gives_the_same_training(watch: Watch, tmp_path: Path) -> None:

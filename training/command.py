@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import shlex
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -104,6 +105,8 @@ def run_command(main: Callable[[], Any]) -> None:
 
     Exit codes: 0 when all went well, 1 after an error, 128 + the number of a signal after one.
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as train.py has it for its imports
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then leaves its exceptions to the lines below
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
