@@ -1,4 +1,9 @@
 """Train on reused samples: python train.py lifetime=2 seed=42"""
+# ruff: noqa: E402
+
+import signal
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # CTRL-C during the imports ends them without a word
 
 import hydra
 from omegaconf import DictConfig

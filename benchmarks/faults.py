@@ -1,7 +1,8 @@
 """What goes wrong on real machines, done on purpose: python -m benchmarks.faults
 
-Each trial is followed by a look at every sample: it has to be what the build makes of its key.
-`wrong` counts samples that were not; `lost` counts runs that could not go on.
+Each trial is followed by a look at samples: every bit has to be that of a clean run, in a folder of
+its own that nothing happens to. `wrong` counts samples that were not; `lost` counts runs that could
+not go on, or that were not told what happened.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,7 @@ from reuseloader import (
     save_tensors,
     save_torch,
 )
+from reuseloader.dataset import EpochBatch
 
 PROJECT = Path(__file__).resolve().parent.parent
 FORMATS: dict[str, Any] = {
@@ -48,6 +51,8 @@ FORMATS: dict[str, Any] = {
     "tensors": {"save": save_tensors, "load": load_tensors},
 }
 SIZE, LIFETIME, NOBODY = 64, 4, 65534
+NUM_EPOCHS = 24  # of the clean run
+LARGE_SIZE, LARGE_SIDE = 16, 320  # 4 of these go through shared memory: they are over 1 MB
 fork = get_context("fork")
 
 
@@ -55,6 +60,25 @@ def build(key: ReuseKey) -> dict[str, Any]:
     """Make a sample of 12 kB from its key."""
     values = np.random.default_rng(key.seed).integers(0, 256, (3, 64, 64), dtype=np.uint8)
     return {"image": torch.from_numpy(values), "label": key.index}
+
+
+def build_large(key: ReuseKey) -> dict[str, Any]:
+    """Make a sample of 307 kB from its key."""
+    shape = (3, LARGE_SIDE, LARGE_SIDE)
+    values = np.random.default_rng(key.seed).integers(0, 256, shape, dtype=np.uint8)
+    return {"image": torch.from_numpy(values), "label": key.index}
+
+
+@cache
+def clean_run(lifetime: int) -> list[list[Any]]:
+    """Return the samples of every epoch of a run that nothing happens to."""
+    with tempfile.TemporaryDirectory() as folder:
+        dataset = ReuseDataset(build, SIZE, folder, ReusePolicy(lifetime, 7))
+        epochs = []
+        for epoch in range(NUM_EPOCHS if lifetime == LIFETIME else 1):
+            dataset.set_epoch(epoch)
+            epochs.append(list(dataset))
+        return epochs
 
 
 @dataclass
@@ -77,14 +101,23 @@ class Tally:
             self.notes.append(f"{type(error).__name__}: {error}")
 
     def look(self, dataset: ReuseDataset, epoch: int, indices: Any = range(SIZE)) -> None:
-        """Count samples of an epoch that are not what the build makes of their keys."""
+        """Count samples of an epoch that are not those of the clean run."""
         dataset.set_epoch(epoch)
         for index in indices:
-            self.check(dataset[index], dataset.policy.key(index, epoch))
+            self.check(dataset[index], clean_run(dataset.policy.lifetime)[epoch][index])
 
-    def check(self, sample: Any, key: ReuseKey) -> None:
-        """Count a sample that is not what the build makes of its key."""
-        expected = build(key)
+    def go_through(self, loader: ReuseDataLoader) -> None:
+        """Make a pass; count samples that are not those of the clean run, and missing ones."""
+        clean = clean_run(loader.policy.lifetime)[loader.epoch]
+        missing = set(range(SIZE))
+        for batch in loader:
+            for image, label in zip(batch["image"], batch["label"].tolist(), strict=True):
+                self.check({"image": image, "label": label}, clean[label])
+                missing.remove(label)  # KeyError: twice
+        self.wrong += len(missing)
+
+    def check(self, sample: Any, expected: Any) -> None:
+        """Count a sample that is not the expected one."""
         same = torch.equal(sample["image"], expected["image"])
         self.wrong += not (same and sample["label"] == expected["label"])
 
@@ -120,19 +153,24 @@ def kills(folder: Path, trials: int) -> Tally:
             time.sleep(random.uniform(0, 0.1))
             os.killpg(process.pid, signal.SIGKILL)  # type: ignore[arg-type]
             process.join()
-            dataset = _when_free(folder)
-            tally.look(dataset, epoch=random.randrange(8))
+            epoch = random.randrange(8)
+            dataset = _when_free(open_dataset, folder)
+            tally.look(dataset, epoch)
             del dataset
+            loader = _when_free(open_loader, folder, 0)  # reads into the memory of batches
+            loader.set_epoch(epoch + random.randrange(2))
+            tally.go_through(loader)
+            del loader
     return tally
 
 
-def _when_free(folder: Path) -> ReuseDataset:
+def _when_free(function: Callable[..., Any], *arguments: Any) -> Any:
     for _ in range(500):  # the system gives the lock back when the last worker is gone
         try:
-            return open_dataset(folder)
+            return function(*arguments)
         except FolderInUseError:
             time.sleep(0.02)
-    return open_dataset(folder)
+    return function(*arguments)
 
 
 def _damage(path: Path, other: Path) -> None:
@@ -152,18 +190,34 @@ def _damage(path: Path, other: Path) -> None:
 
 
 def damages(folder: Path, trials: int) -> Tally:
-    """Change a stored file: a bit, its length, a piece of zeros, another file in its place."""
+    """Change a stored file: a bit, its length, a piece of zeros, another file in its place.
+
+    Samples of the fast format are read by themselves and, every second time, with three others
+    into the memory of a batch.
+    """
     tally = Tally()
     for form in FORMATS:
         dataset = ReuseDataset(build, SIZE, folder / form, ReusePolicy(FOREVER, 7), **FORMATS[form])
         tally.look(dataset, 0)
+        collate = dataset.read_batches()
         files = sorted((folder / form).glob("*.pt"))
-        for _ in range(trials // len(FORMATS)):
+        for number in range(trials // len(FORMATS)):
             with tally.trial():
-                index = random.randrange(SIZE)
-                _damage(files[index], random.choice(files))
-                tally.look(dataset, 0, [index])
+                indices = random.sample(range(SIZE), 4 if number % 2 else 1)
+                _damage(files[random.choice(indices)], random.choice(files))
+                if number % 2:
+                    _look_at_batch(tally, dataset, collate, indices)
+                else:
+                    tally.look(dataset, 0, indices)
     return tally
+
+
+def _look_at_batch(tally: Tally, dataset: ReuseDataset, collate: Any, indices: list[int]) -> None:
+    batch = collate(dataset.__getitems__(EpochBatch(0, indices)))
+    dataset.hand_over()
+    for image, label, index in zip(batch["image"], batch["label"], indices, strict=True):
+        expected = clean_run(FOREVER)[0][index]
+        tally.check({"image": image, "label": int(label)}, expected)
 
 
 def _in_child(tally: Tally, function: Callable[..., None], *arguments: Any) -> None:
@@ -187,39 +241,70 @@ def _in_child(tally: Tally, function: Callable[..., None], *arguments: Any) -> N
     tally.wrong, tally.lost, tally.notes = tally.wrong + wrong, tally.lost + lost, notes
 
 
-def _fill_disk(tally: Tally, folder: Path, midway: bool) -> None:
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    dataset = open_dataset(folder)
-    if midway:
-        tally.look(dataset, 0, range(SIZE // 2))
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))  # of the 12 kB of a sample
-    for epoch in range(3):
-        tally.look(dataset, epoch)
-    assert dataset.stats().save_errors > 0
+def _fill_disk(tally: Tally, folder: Path, midway: bool, mounted: bool) -> None:
+    loader = open_loader(folder, num_workers=2 if mounted else 0)
+    if midway and not mounted:
+        tally.go_through(loader)
+    if not mounted:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))  # of the 12 kB of a sample
+    elif not midway:
+        with suppress(OSError), open(folder / "filler", "wb") as file:
+            while True:
+                file.write(bytes(4096))
+                file.flush()
+    save_errors = 0
+    for _ in range(3):
+        tally.go_through(loader)
+        save_errors += loader.stats().save_errors
+    assert save_errors > 0
     assert not list(folder.glob("*.tmp"))
 
 
+@contextmanager
+def small_disk(folder: Path, wanted: bool) -> Iterator[bool]:
+    """Mount a disk that holds half of the samples, where that is possible; say whether it was."""
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE * 12 // 2}k", "tmpfs", str(folder)]
+    possible = wanted and os.geteuid() == 0 and shutil.which("mount") is not None
+    mounted = possible and subprocess.run(mount, capture_output=True).returncode == 0
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", str(folder)], check=True)
+
+
 def full_disks(folder: Path, trials: int) -> Tally:
-    """Let every write fail from the start, or from the middle of an epoch on (RLIMIT_FSIZE)."""
+    """Let every write fail from the start, or from some moment on.
+
+    By turns on a small disk of its own, where one can be mounted, and by RLIMIT_FSIZE.
+    """
     tally = Tally()
     for number in range(trials):
-        _in_child(tally, _fill_disk, folder / str(number), bool(number % 2))
+        place = folder / str(number)
+        place.mkdir()
+        with small_disk(place, wanted=number % 4 >= 2) as mounted:
+            _in_child(tally, _fill_disk, place, bool(number % 2), mounted)
     return tally
 
 
 def _lose_folder(tally: Tally, folder: Path, delete: bool) -> None:
     if os.geteuid() == 0 and not delete:  # who is root may write everywhere
         os.setuid(NOBODY)
-    dataset = open_dataset(folder)
-    tally.look(dataset, 0, range(SIZE // 2))
+    loader = open_loader(folder, num_workers=2)
+    for number, _ in enumerate(loader):
+        if number == SIZE // 8:  # of twice as many batches
+            break
     if delete:
         shutil.rmtree(folder)
     else:
         folder.chmod(0o500)
-    for epoch in range(3):
-        tally.look(dataset, epoch)
-    assert dataset.stats().save_errors > 0
+    save_errors = 0
+    for _ in range(3):
+        tally.go_through(loader)
+        save_errors += loader.stats().save_errors
+    assert save_errors > 0
 
 
 def lost_folders(folder: Path, trials: int) -> Tally:
@@ -250,8 +335,59 @@ def lost_workers(folder: Path, trials: int) -> Tally:
             except RuntimeError as error:
                 assert "worker" in str(error)
             del iterator, loader
-            tally.look(_when_free(folder / str(number)), epoch=1)
+            tally.look(_when_free(open_dataset, folder / str(number)), epoch=1)
     return tally
+
+
+def lost_workers_of_large_batches(folder: Path, trials: int) -> Tally:
+    """Kill a worker, or break a pass off, while the user holds batches of shared memory.
+
+    What is held has to stay as it was, and the next passes have to be right.
+    """
+    tally = Tally()
+    for number in range(trials):
+        with tally.trial():
+            held: list[Any] = []
+            for attempt in range(3):  # reading begins with the second pass
+                loader = _when_free(_open_large, folder / str(number))
+                iterator = iter(loader)
+                held += [next(iterator) for _ in range(random.randrange(1, 4))]
+                if (number + attempt) % 2:
+                    iterator._iterator._workers[number % 2].kill()
+                    with suppress(RuntimeError):
+                        held += list(iterator)
+                else:
+                    held += [batch for batch, _ in zip(loader, range(2), strict=False)]
+                del iterator, loader
+            loader = _when_free(_open_large, folder / str(number))
+            for _ in range(3):
+                held += list(loader)
+            del loader
+            for batch in held:
+                for image, label in zip(batch["image"], batch["label"].tolist(), strict=True):
+                    tally.check({"image": image, "label": label}, _large_samples()[label])
+    return tally
+
+
+@cache
+def _large_samples() -> list[Any]:
+    policy = ReusePolicy(FOREVER, 7)
+    return [build_large(policy.key(index, 0)) for index in range(LARGE_SIZE)]
+
+
+def _open_large(folder: Path) -> ReuseDataLoader:
+    return ReuseDataLoader(
+        build_large,
+        LARGE_SIZE,
+        folder,
+        lifetime=FOREVER,
+        seed=7,
+        shuffle=True,
+        batch_size=4,
+        num_workers=2,
+        persistent_workers=True,
+        **FORMATS["tensors"],
+    )
 
 
 def memory_errors(folder: Path, trials: int) -> Tally:
@@ -273,7 +409,7 @@ def memory_errors(folder: Path, trials: int) -> Tally:
             except MemoryError as error:
                 assert f"index={bad}" in str(error)
             del loader
-            tally.look(_when_free(folder / str(number)), epoch=0)
+            tally.look(_when_free(open_dataset, folder / str(number)), epoch=0)
     return tally
 
 
@@ -321,18 +457,19 @@ def bad_losses(folder: Path, trials: int) -> Tally:
     """Let training diverge: it stops with epoch and step, and the last checkpoint is good."""
     tally = Tally()
     small = ("data.train.limit=64", "data.val.limit=20", "num_workers=0", "tracker=csv")
-    wild = ("augment=none", "optimizer=sgd", "optimizer.lr=1e18", "checkpoint.every_steps=1")
+    rate = ("schedule=multistep", "schedule.milestones=[1]", "schedule.gamma=1e20")  # in epoch 1
+    wild = ("augment=none", "optimizer=sgd", *rate, "checkpoint.every_steps=1", "epochs=3")
     for number in range(trials):
         with tally.trial():
             run = folder / str(number)
             command = [sys.executable, "train.py", *small, *wild, f"hydra.run.dir={run}"]
             done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
             error = json.loads((run / "status.json").read_text())["error"]
-            assert done.returncode == 1 and "epoch" in error and "step" in error, error
-            last = run / "checkpoints" / "last.pt"
-            if last.exists():
-                model = torch.load(last, weights_only=True)["model"]
-                tally.wrong += not all(bool(value.isfinite().all()) for value in model.values())
+            assert done.returncode == 1 and "epoch 1, step" in error, error
+            last = torch.load(run / "checkpoints" / "last.pt", weights_only=True)
+            step = int(error.rpartition("step ")[2].split()[0])
+            assert 2 <= last["step"] <= step  # of epoch 0, or of the update before it
+            tally.wrong += not all(bool(value.isfinite().all()) for value in last["model"].values())
     return tally
 
 
@@ -342,6 +479,10 @@ KINDS: dict[str, tuple[Callable[[Path, int], Tally], int]] = {
     "full disk, from the start and midway": (full_disks, 20),
     "folder read-only or deleted midway": (lost_folders, 20),
     "worker killed": (lost_workers, 20),
+    "worker killed, pass broken off, while batches over 1 MB are held": (
+        lost_workers_of_large_batches,
+        20,
+    ),
     "MemoryError in build": (memory_errors, 20),
     "two runs on one folder": (two_runs, 20),
     "clock set back": (clocks, 20),
@@ -363,12 +504,16 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--share", type=float, default=1.0, help="of the usual number of trials")
-    share = parser.parse_args().share
+    parser.add_argument("--only", default="", help="kinds whose name holds this text")
+    options = parser.parse_args()
+    share = options.share
     for name, value in environment().items():
         print(f"{name}: {value}")
     print("\n| fault | trials | wrong samples | runs lost |\n|---|---:|---:|---:|")
     failed = False
     for name, (_, trials) in KINDS.items():
+        if options.only not in name:
+            continue
         tally = run_kind(name, max(1, round(share * trials)))
         print(f"| {name} | {tally.trials} | {tally.wrong} | {tally.lost} |", flush=True)
         for note in tally.notes[:3]:

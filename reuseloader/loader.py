@@ -19,7 +19,7 @@ from reuseloader.messages import News, announce
 from reuseloader.order import EpochOrder
 from reuseloader.passes import Collate, Pass, Position
 from reuseloader.policy import ReusePolicy, check_integer, mix
-from reuseloader.sampler import PassIndices, ReuseSampler, tag
+from reuseloader.sampler import PassIndices, ToldSampler, tag
 from reuseloader.stats import ReuseStats
 from reuseloader.store import Load, Save, load_torch, save_torch
 
@@ -89,7 +89,7 @@ class ReuseDataLoader(DataLoader[Any]):
         self._said_once = False
         self._persistent_pass: weakref.ref[Pass] | None = None
         options = dict(dataloader_options)
-        sampler = ReuseSampler(
+        sampler = ToldSampler(
             self.policy,
             size,
             num_replicas=num_replicas,
@@ -224,7 +224,7 @@ class ReuseDataLoader(DataLoader[Any]):
     def _go_to(self, epoch: int, skip: int = 0) -> None:
         """Set the epoch of the next pass, and how many batches it leaves out."""
         self._epoch, self._skip = epoch, skip
-        self._own_sampler.set_epoch(epoch)
+        self._own_sampler.go_to(epoch)
 
     def _num_batches(self, epoch: int) -> int:
         if self.order is None:
@@ -234,7 +234,9 @@ class ReuseDataLoader(DataLoader[Any]):
             return num
         return num // self.batch_size if self.drop_last else -(-num // self.batch_size)
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+    def __iter__(self) -> Pass:  # type: ignore[override]
+        if self._own_sampler.told is not None:
+            self.set_epoch(self._own_sampler.told)
         self._current = Position(self._epoch, self._skip)
         self._dataset.set_epoch(self._epoch)
         self._go_to(self._epoch + 1)
@@ -265,8 +267,21 @@ class ReuseDataLoader(DataLoader[Any]):
             tally=self._tally,
             length=self._num_batches,
             announce=self._announce,
+            begin=self._begin,
             in_workers=self.num_workers > 0,
         )
+
+    def _begin(self, started: Pass) -> None:
+        """Let a pass that is asked for the first time be of the epoch told after its start."""
+        told, epoch = self._own_sampler.told, self._current.epoch
+        self._own_sampler.go_to(self._epoch)
+        if told is None or told == epoch or started.position is not self._current:
+            return
+        started.let_go()
+        self.set_epoch(told)
+        started.take_over(iter(self))
+        if self._persistent_pass is not None:
+            self._persistent_pass = weakref.ref(started)
 
     @property
     def _index_sampler(self) -> PassIndices:

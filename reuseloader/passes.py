@@ -50,6 +50,7 @@ class Pass(Iterator[Any]):
         tally: counts of what made the batches received.
         length: gives the number of batches of an epoch.
         announce: shows messages to the user.
+        begin: is told when this pass is asked for the first time.
         in_workers: whether other processes make the batches.
     """
 
@@ -58,21 +59,26 @@ class Pass(Iterator[Any]):
     tally: Counter[str]
     length: Callable[[int], int]
     announce: Callable[[list[News]], None]
+    begin: Callable[[Pass], None]
     in_workers: bool
     finished: bool = False
 
     def __post_init__(self) -> None:
-        self._epoch = self.position.epoch
+        self.epoch = self.position.epoch
+        self._is_begun = False
 
     def __len__(self) -> int:
-        return self.length(self._epoch)
+        return self.length(self.epoch)
 
     def __next__(self) -> Any:
+        if not self._is_begun:
+            self._is_begun = True
+            self.begin(self)
         try:
             delivery = next(self.iterator)
         except StopIteration:
             if not self.finished:
-                self.position.epoch, self.position.num_batches = self._epoch + 1, 0
+                self.position.epoch, self.position.num_batches = self.epoch + 1, 0
             self.finished = True
             raise
         except Exception as error:
@@ -85,3 +91,12 @@ class Pass(Iterator[Any]):
         self.tally.update(delivery.tally)
         self.announce(delivery.news)
         return delivery.batch
+
+    def let_go(self) -> None:
+        """Give up the deliveries that are prepared."""
+        self.iterator, self.finished = iter(()), True
+
+    def take_over(self, other: Pass) -> None:
+        """Become another pass, of which nothing was asked yet."""
+        self.iterator, self.finished = other.iterator, other.finished
+        self.position, self.tally, self.epoch = other.position, other.tally, other.epoch

@@ -77,6 +77,26 @@ class ReuseSampler(Sampler[int]):
         return self.at(self.epoch)  # bound now, not when the first index is taken
 
 
+class ToldSampler(ReuseSampler):
+    """The sampler of a loader; it knows whether somebody has told it which epoch comes.
+
+    Trainers, Lightning among them, tell that to a loader's sampler, and some of them only after
+    they have started the pass.
+    """
+
+    told: int | None = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the pass that is started next, or of one that nobody has asked yet."""
+        super().set_epoch(epoch)
+        self.told = self.epoch
+
+    def go_to(self, epoch: int) -> None:
+        """Follow the loader to an epoch."""
+        super().set_epoch(epoch)
+        self.told = None
+
+
 class PassIndices:
     """What a DataLoader takes its indices from, or its batches of them, at the start of a pass.
 

@@ -20,8 +20,9 @@ from training.evaluation import evaluate_checkpoint
 from training.loaders import Loaders, make_loaders
 from training.loop import fit
 from training.models import has_batch_norm
-from training.recorded import resumed
+from training.recorded import quoted, resumed
 from training.records import Record, Run
+from training.redaction import Redaction, referred
 from training.resolved import resolved
 from training.rows import is_time
 from training.state import make_model
@@ -56,8 +57,13 @@ def begin(directory: Path, *overrides: str) -> Iterator[Run]:
     table = expand(composed, config.curriculum.table)
     recorded = resolved(composed)
     if config.curriculum.table is not None:
-        recorded["curriculum"]["table"] = table  # as the command writes it
-    record = Record(config=recorded, overrides=list(overrides), curriculum=table)
+        recorded["curriculum"]["table"] = Redaction(referred(composed)).values(table)
+    record = Record(
+        config=recorded,
+        overrides=list(overrides),
+        curriculum=table,
+        variables=referred(composed),
+    )
     if config.resume is not None:
         config, record = resumed(Path(config.resume), config, record)
     with Run(directory, config, record) as run:
@@ -79,6 +85,11 @@ def train(directory: Path, *overrides: str) -> list[dict[str, Any]]:
         function = fit if run.config.trainer.evaluate is None else evaluate_checkpoint
         function(run, model, loaders, device)
     return rows(directory)
+
+
+def resume(directory: Path, *overrides: str) -> list[dict[str, Any]]:
+    """Go on with a run that was given the same overrides, or others that may change."""
+    return train(directory, *overrides, f"resume={quoted(directory)}")
 
 
 def rows(directory: Path) -> list[dict[str, Any]]:

@@ -5,10 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks import faults
 
-SHORT = {"bit flip, cut, zeros, foreign file; both formats": 200, "NaN loss": 1}
+SHORT = {
+    "bit flip, cut, zeros, foreign file; both formats": 200,
+    "full disk, from the start and midway": 4,
+    "NaN loss": 1,
+}
 
 
 @pytest.mark.parametrize("name", faults.KINDS)
@@ -21,11 +26,33 @@ def test_a_fault_costs_no_sample_and_no_run(name: str) -> None:
 def test_what_goes_wrong_would_be_counted(tmp_path: Path) -> None:
     tally = faults.Tally()
     key = faults.ReusePolicy(3).key(5, 1)
-    sample = faults.build(key)
-    tally.check(sample, key)
+    sample, expected = faults.build(key), faults.build(key)
+    tally.check(sample, expected)
     assert tally.wrong == 0
     sample["image"].view(-1)[77] ^= 1
-    tally.check(sample, key)
+    tally.check(sample, expected)
     with tally.trial():
         raise RuntimeError("lost")
     assert (tally.trials, tally.wrong, tally.lost) == (1, 1, 1)
+
+
+def test_the_clean_run_is_what_the_build_makes_of_the_keys() -> None:
+    policy = faults.ReusePolicy(faults.LIFETIME, 7)
+    for epoch in (0, 1, 7):
+        for index, sample in enumerate(faults.clean_run(faults.LIFETIME)[epoch]):
+            expected = faults.build(policy.key(index, epoch))
+            assert torch.equal(expected["image"], sample["image"])
+            assert expected["label"] == sample["label"]
+
+
+def test_wrong_and_missing_samples_of_a_pass_are_counted(tmp_path: Path) -> None:
+    tally = faults.Tally()
+    loader = faults.open_loader(tmp_path / "a", 0)
+    tally.go_through(loader)
+    assert tally.wrong == 0
+    loader = faults.open_loader(
+        tmp_path / "b", 0, build=lambda key: faults.build(key) | {"label": 3}
+    )
+    with pytest.raises(KeyError):
+        tally.go_through(loader)
+    assert tally.wrong > 0

@@ -127,3 +127,24 @@ def test_a_program_ends_while_its_workers_ignore_the_signal_that_asks_them_to() 
         "kept.append(kept)\n"
     )
     subprocess.run([sys.executable, "-c", program], cwd=PROJECT, timeout=60, check=True)
+
+
+def test_a_forked_worker_that_gets_the_signal_too_early_ends_without_a_word(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    signals = Signals(at_once=lambda: None)
+
+    def wait() -> None:  # as in `between`, while workers are started
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+
+    signals.install()
+    try:
+        signals._is_waiting = True
+        process = fork.Process(target=wait)
+        process.start()
+        process.join(30)
+    finally:
+        signals.restore()
+    assert process.exitcode == 130
+    assert capfd.readouterr().err == ""

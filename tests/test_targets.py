@@ -31,8 +31,7 @@ FOREIGN = [
     *("torchvision.datasets.utils.urllib.request.urlopen", "torchvision.datasets.folder.os.remove"),
     # one that is reached through an object
     *("training.targets.PROJECT.rmdir", "training.records.log.setLevel"),
-    *("torch.nn.Module.__class__", "torch.nn.Module.__subclasses__"),
-    *("training.build.build_image.__globals__.get", "training.build.build_image.__call__"),
+    *("torch.nn.Module.mro", "training.models.SmallConvNet.mro"),
     # no object that can be called, or no name at all
     *("torch.nn", "torch.nn.", "torch", "training", "training.targets.ALLOWED_PACKAGES"),
     *("", ".", "..", " ", "no_such_module.build", "__main__", "${nowhere}", "torch/nn"),
@@ -61,6 +60,27 @@ NESTED: dict[str, Callable[[Any], Any]] = {
     "model.x.a.b[0].c": lambda node: {"a": {"_target_": "torch.nn.Identity", "b": [{"c": node}]}},
     "model.x": lambda node: node,
 }
+
+
+PRIVATE = [
+    "training.environment._git",  # which runs what it is given
+    "training.signals._kill",
+    "training.models.SmallConvNet.__init__",
+    "torch.nn.modules.module._load_from_state_dict",
+    "torch.nn.Module.__class__",
+]
+
+
+@pytest.mark.parametrize("path", PRIVATE)
+def test_what_is_private_is_no_target(path: str) -> None:
+    with pytest.raises(ConfigError, match=r"^model\._target_ must be a public name, but got "):
+        make({"_target_": path}, "model")
+
+
+@pytest.mark.parametrize("path", ["tests.conftest.Process", "benchmarks.faults.lost_folders"])
+def test_tests_and_benchmarks_of_the_project_are_no_targets(path: str) -> None:
+    with pytest.raises(ConfigError, match=r"^model\._target_ must (lie|exist)"):
+        make({"_target_": path}, "model")
 
 
 @pytest.mark.parametrize("place", NESTED)

@@ -33,6 +33,9 @@ class Fake:
     def picture(self, name: str, image: Tensor, step: int) -> None:
         self._note("picture", name, step)
 
+    def flush(self) -> None:
+        self._note("flush")
+
     def close(self, failed: bool) -> None:
         self._note("close", failed)
 
@@ -173,16 +176,28 @@ def test_settings_are_flat_and_plain() -> None:
     assert flatten(settings) == {"lr": 0.1, "model.width": 4, "model.names": "['a']", "empty": "{}"}
 
 
-def test_a_run_that_continues_drops_the_points_after_its_first_step(tmp_path: Path) -> None:
+def test_a_run_that_continues_drops_the_points_from_its_first_step_on(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("seed: 1\n")
     config = TrackerConfig(tensorboard=True)
     with Trackers.of(tmp_path, config) as trackers:
         for step in range(1, 6):
             trackers.scalars({"train/loss": float(step)}, step)
     with Trackers.of(tmp_path, config, step=3) as trackers:
+        trackers.scalars({"train/loss": 30.0}, 3)
         trackers.scalars({"train/loss": 40.0}, 4)
+    assert [e.value for e in read_events(tmp_path).Scalars("train/loss")] == [1.0, 2.0, 30.0, 40.0]
 
-    assert [e.value for e in read_events(tmp_path).Scalars("train/loss")] == [1.0, 2.0, 3.0, 40.0]
+    with Trackers.of(tmp_path, config, step=0):
+        pass
+    assert read_events(tmp_path).Tags()["scalars"] == []
+
+
+def test_a_flush_brings_every_point_to_the_disk(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("seed: 1\n")
+    with Trackers.of(tmp_path, TrackerConfig(tensorboard=True)) as trackers:
+        trackers.scalars({"train/loss": 1.0}, 1)
+        trackers.flush()
+        assert [e.value for e in read_events(tmp_path).Scalars("train/loss")] == [1.0]
 
 
 @pytest.mark.slow

@@ -11,7 +11,15 @@ import pytest
 import torch
 from builds import Point, draw
 
-from reuseloader import ImpureBuildError, ReuseDataLoader, ReuseDataset, ReuseKey, ReusePolicy
+from reuseloader import (
+    ImpureBuildError,
+    ReuseDataLoader,
+    ReuseDataset,
+    ReuseKey,
+    ReusePolicy,
+    load_tensors,
+    save_tensors,
+)
 from reuseloader.verify import Verification, differences
 
 
@@ -92,3 +100,121 @@ def test_what_differs_is_named(stored: Any, built: Any, text: str) -> None:
 def test_equal_values_have_no_difference() -> None:
     nan = torch.tensor([float("nan")])
     assert list(differences([nan, float("nan"), None, "a"], [nan, float("nan"), None, "a"])) == []
+
+
+SIZE = 12
+FORMAT: dict[str, Any] = {"save": save_tensors, "load": load_tensors}
+
+
+class Sometimes:
+    """A build that is pure until it is told not to be; `where` says what changes then."""
+
+    def __init__(self, where: str = "", index: int = 5) -> None:
+        self.where, self.index = where, index
+
+    def __call__(self, key: ReuseKey) -> dict[str, Any]:
+        generator = torch.Generator().manual_seed(key.seed)
+        nan = torch.full((3,), float("nan"))
+        nan.view(torch.int32)[1] += 1  # another one: bits count, not values
+        sample: dict[str, Any] = {
+            "image": torch.randint(256, (3, 40, 50), dtype=torch.uint8, generator=generator),
+            "nested": {"nan": nan, "half": torch.rand(70, generator=generator).half()},
+            "label": key.index,
+        }
+        if key.index == self.index and self.where:
+            self._change(sample)
+        return sample
+
+    def _change(self, sample: dict[str, Any]) -> None:
+        if self.where == "label":
+            sample["label"] = 99
+        elif self.where == "nan":
+            sample["nested"]["nan"].view(torch.int32)[2] += 1
+        elif self.where == "shape":
+            sample["image"] = sample["image"][:, :39]
+        elif self.where == "dtype":
+            sample["nested"]["half"] = sample["nested"]["half"].float()
+        else:
+            sample["image"][2, 39, 49] ^= 1
+
+
+def spoil(sample: dict[str, Any], key: ReuseKey) -> dict[str, Any]:
+    """A finish that writes into what it gets: the comparison came before."""
+    sample["image"].zero_()
+    return {**sample, "epoch": key.epoch}
+
+
+def open_loader(folder: Path, build: Any, **options: Any) -> ReuseDataLoader:
+    settings = {"lifetime": 9, "verify": 1.0, "batch_size": 4, "shuffle": True}
+    return ReuseDataLoader(build, SIZE, folder, **(settings | FORMAT | options))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"num_workers": 2}, {"finish": spoil}, {"finish": spoil, "num_workers": 2}],
+    ids=str,
+)
+def test_samples_that_are_read_into_their_batch_are_compared_too(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    loader = open_loader(tmp_path, Sometimes(), **options)
+    for _ in range(3):
+        list(loader)
+    assert loader.stats().reused > SIZE / 2
+    del loader
+    changed = open_loader(tmp_path, Sometimes("image"), start_epoch=2, **options)
+    message = (
+        r"at index=5, epoch=2, generation=0 .*\['image'\], torch.uint8 \(3, 40, 50\), differs in 1"
+    )
+    with pytest.raises(ImpureBuildError, match=message):
+        list(changed)
+
+
+@pytest.mark.parametrize(
+    ("where", "text"),
+    [
+        ("label", "sample['label'] was 5 and is 99"),
+        ("nan", "sample['nested']['nan'], torch.float32 (3,), differs in 1 of 12 bytes"),
+        ("shape", "sample['image'] was torch.uint8 (3, 40, 50) and is torch.uint8 (3, 39, 50)"),
+        ("dtype", "sample['nested']['half'] was torch.float16 (70,) and is torch.float32 (70,)"),
+    ],
+)
+def test_of_a_batch_the_error_names_index_and_what_differs(
+    tmp_path: Path, where: str, text: str
+) -> None:
+    build = Sometimes()
+    loader = open_loader(tmp_path, build)
+    list(loader)
+    list(loader)
+    build.where = where  # the same loader: it knows the layout of its samples by now
+    with pytest.raises(ImpureBuildError) as caught:
+        list(loader)
+    assert text in str(caught.value)
+    assert "index=5, epoch=2" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_kinds_of_tensors_are_compared_in_a_batch(tmp_path: Path) -> None:
+    tv_tensors = pytest.importorskip("torchvision.tv_tensors")
+    kinds = [tv_tensors.Image]
+
+    def build(key: ReuseKey) -> dict[str, Any]:
+        values = torch.rand(3, 40, 50, generator=torch.Generator().manual_seed(key.seed))
+        return {"image": kinds[0](values)}
+
+    loader = ReuseDataLoader(build, SIZE, tmp_path, lifetime=9, verify=1.0, batch_size=4)
+    list(loader)
+    list(loader)
+    assert loader.stats().reused > SIZE / 2
+    kinds[0] = tv_tensors.Video
+    with pytest.raises(ImpureBuildError, match=r"\['image'\] was Image and is Video"):
+        list(loader)
+
+
+def test_a_batch_is_left_as_it_was_by_a_comparison(tmp_path: Path) -> None:
+    checked = open_loader(tmp_path / "a", Sometimes())
+    plain = open_loader(tmp_path / "b", Sometimes(), verify=0.0)
+    for _ in range(3):
+        for ours, theirs in zip(checked, plain, strict=True):
+            assert torch.equal(ours["image"], theirs["image"])
+            assert torch.equal(ours["nested"]["half"], theirs["nested"]["half"])

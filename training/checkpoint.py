@@ -22,7 +22,7 @@ _MAGIC = b"reuse\x00ck"
 
 PARTS = frozenset(
     {"model", "ema", "optimizer", "scheduler", "scaler", "random", "best", "epoch", "step"}
-    | {"lr", "base_lr", "losses", "progress", "loader", "versions"}
+    | {"lr", "base_lr", "losses", "progress", "loader", "point", "versions"}
 )
 """The entries of a checkpoint."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import shlex
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ from training.curriculum import expand
 from training.explain import explain, mistake_in_files
 from training.recorded import default_run_dir, quoted, read_config, resumed, rewrite_command
 from training.records import Record, Run
+from training.redaction import Redaction, referred
 from training.replay import check_repeatable, compare
 from training.report.writing import reported
 from training.resolved import resolved
@@ -56,10 +58,12 @@ def begin(composed: DictConfig) -> Iterator[Run]:
     try:
         config = load_config(composed)
         table = expand(composed, config.curriculum.table)
+        variables = referred(composed)
         record = Record(
-            config=_recorded(composed, table, hydra),
+            config=_recorded(composed, Redaction(variables).values(table), hydra),
             overrides=_typed(hydra),
             curriculum=table,
+            variables=variables,
         )
         if config.resume is not None:
             config, record = resumed(Path(config.resume), config, record)
@@ -103,6 +107,8 @@ def run_command(main: Callable[[], Any]) -> None:
 
     Exit codes: 0 when all went well, 1 after an error, 128 + the number of a signal after one.
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as train.py has it for its imports
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then leaves its exceptions to the lines below
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":

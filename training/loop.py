@@ -29,7 +29,7 @@ from training.progress import Measurement
 from training.randomness import aside
 from training.records import Run
 from training.resume import restore
-from training.rows import Row, columns, curves, times, training_row
+from training.rows import Row, columns, curves, points_at, times, training_row
 from training.signals import Interrupted
 from training.state import State, evaluation_mode, make_state
 from training.timing import Clock
@@ -76,7 +76,10 @@ def fit(run: Run, model: nn.Module, loaders: Loaders, device: torch.device) -> f
     rows = restore(run, state, loaders, plan) if run.config.resume else []
     if rows is None:  # nothing is left to train
         return state.best.value
-    with Trackers.of(run.directory, run.config.tracker, state.step) as trackers:
+    step = state.step if run.config.resume else None
+    with Trackers.of(run.directory, run.config.tracker, step) as trackers:
+        if points := points_at(state, rows):
+            trackers.scalars(points, state.step)
         clock = Clock.of(device)
         job = Job(
             run=run, plan=plan, loaders=loaders, prepare=prepare, trackers=trackers, clock=clock
@@ -235,6 +238,7 @@ def save(job: Job, state: State, ended: bool = False) -> None:
 def write_checkpoints(job: Job, state: State, ended: bool) -> None:
     """Write the last checkpoint, and the best one."""
     place = (state.epoch + 1, 0) if ended else (state.epoch, state.progress.num_batches)
+    job.trackers.flush()  # what a kill loses is made again behind the checkpoint, not before it
     checkpoint = state.checkpoint()
     checkpoint["loader"] = {
         **job.loaders.train.state_dict(),  # which counts a batch as soon as it is taken
@@ -255,9 +259,11 @@ def save_if_due(job: Job, state: State) -> None:
 
 def log_if_due(job: Job, state: State) -> None:
     """Add a point to the training curves every `tracker.log_every` updates."""
-    if state.step % job.run.config.tracker.log_every == 0:
+    due = state.step % job.run.config.tracker.log_every == 0
+    if due and state.step not in (0, state.point[0]):  # an update that fp16 skips is no step
         loss = state.losses.read(state.epoch)
-        job.trackers.scalars({"train/loss": loss, "train/lr": state.lr}, state.step)
+        state.point = (state.step, {"train/loss": loss, "train/lr": state.lr})
+        job.trackers.scalars(state.point[1], state.step)
 
 
 def write_row(job: Job, row: Row) -> Row:

@@ -9,7 +9,8 @@ import logging
 import os
 import shutil
 import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +23,7 @@ from training import environment
 from training.checkpoint import keep_numbered, write_checkpoint
 from training.checks import text_of
 from training.config import Config, ConfigError
+from training.redaction import Redaction
 from training.sections import Table
 from training.signals import Signals
 
@@ -36,6 +38,7 @@ class Record:
     overrides: list[str]
     curriculum: Table
     changes: dict[str, Any] | None = None  # name -> value, in a run that continues
+    variables: Mapping[str, str] = field(default_factory=dict)  # of the environment, kept secret
 
 
 class Run:
@@ -60,6 +63,7 @@ class Run:
         self.checkpoints = directory / "checkpoints"
         self.signals = Signals(at_once=lambda: self._status("interrupted"))
         self._record = record
+        self.redact = Redaction(record.variables)
         self._metrics: TextIO | None = None
         self._sessions: list[list[str | None]] = []  # from when to when a process worked on it
         self._is_begun = record.changes is None
@@ -92,10 +96,13 @@ class Run:
                 f"{error.strerror}"
             ) from error
         self._write("overrides", "".join(f"{line}\n" for line in record.overrides))
-        self._write("curriculum.yaml", yaml.safe_dump(record.curriculum, sort_keys=False))
-        self._write("environment.json", json.dumps(environment.describe(), indent=2) + "\n")
+        curriculum = self.redact.values(record.curriculum)
+        self._write("curriculum.yaml", yaml.safe_dump(curriculum, sort_keys=False))
+        described = environment.describe()
+        described["command"] = self.redact.values(described["command"])
+        self._write("environment.json", json.dumps(described, indent=2) + "\n")
         if diff := environment.git_diff():
-            self._write("environment.diff", diff)
+            self._write("environment.diff", self.redact(diff))
         self._status("running")
 
     def go_on(self, epoch: int, step: int) -> list[dict[str, Any]]:
@@ -105,18 +112,17 @@ class Run:
             The rows of `metrics.csv` before that epoch, in numbers.
         """
         self._is_begun = True
-        before = json.loads((self.directory / "status.json").read_text(encoding="utf-8"))
-        self._sessions = before.get("sessions", [])
+        self._sessions = read_status(self.directory).get("sessions", [])
         self._status("running")
-        table = read_metrics(self.directory)
-        kept = [row for row in table if int(row["epoch"]) < epoch]
-        if kept != table or not kept:
-            self._write("metrics.csv", as_csv(kept))
-        changes = self._record.changes
-        self._write("config.yaml", yaml.safe_dump(self._record.config, sort_keys=False))
+        kept = [row for row in read_metrics(self.directory) if int(row["epoch"]) < epoch]
+        self._write("metrics.csv", as_csv(kept))  # without what a kill left half written
+        # The change is written down before it is made: a kill may come between the two.
+        changes = self.redact.values(self._record.changes)
         again = {"time": _now(), "epoch": epoch, "step": step, "changes": changes}
-        with open(self.directory / "resumes.yaml", "a", encoding="utf-8") as file:
-            yaml.safe_dump([again], file, sort_keys=False)
+        file = self.directory / "resumes.yaml"
+        text = file.read_text(encoding="utf-8") if file.exists() else ""
+        self._write(file.name, text + yaml.safe_dump([again], sort_keys=False))
+        self._write("config.yaml", yaml.safe_dump(self._record.config, sort_keys=False))
         return [in_numbers(row) for row in kept]
 
     def record_inputs(self, marks: dict[str, str]) -> None:
@@ -143,7 +149,7 @@ class Run:
 
     def __enter__(self) -> Run:
         self.signals.install()
-        self._handlers[1].setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        self._handlers[1].setFormatter(_Formatter(self.redact))
         self._loggers = []
         for logger in map(logging.getLogger, ("training", "py.warnings")):
             self._loggers.append((logger, logger.handlers, logger.propagate, logger.level))
@@ -184,7 +190,7 @@ class Run:
         elif issubclass(kind, KeyboardInterrupt):
             self._status("interrupted")
         else:
-            self._status("failed", f"{kind.__name__}: {text_of(error)}")
+            self._status("failed", self.redact(f"{kind.__name__}: {text_of(error)}"))
             log.error("failed", exc_info=error)
 
     def add_metrics(self, row: dict[str, Any]) -> None:
@@ -195,6 +201,7 @@ class Run:
                 csv.DictWriter(self._metrics, row).writeheader()
         csv.DictWriter(self._metrics, row).writerow(row)
         self._metrics.flush()
+        os.fsync(self._metrics.fileno())  # before the checkpoint that is behind it
 
     def save_checkpoint(self, name: str, state: dict[str, Any]) -> None:
         """Write `checkpoints/<name>.pt` whole: the previous one stays until it is there."""
@@ -220,17 +227,30 @@ class Run:
 
     def _write(self, name: str, text: str) -> None:
         temporary = self.directory / f"{name}.tmp"
-        temporary.write_text(text, encoding="utf-8", errors="replace")
+        with open(temporary, "w", encoding="utf-8", errors="replace") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())  # a power cut must not leave the new name without its text
         os.replace(temporary, self.directory / name)
+
+
+def read_status(directory: Path) -> dict[str, Any]:
+    """Return what `status.json` holds; nothing where it cannot be read."""
+    try:
+        status = json.loads((directory / "status.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return status if isinstance(status, dict) else {}
 
 
 def read_metrics(directory: Path) -> list[dict[str, str]]:
     """Return the rows of `metrics.csv`; one that a kill cut short is left out."""
     try:
         with open(directory / "metrics.csv", newline="", encoding="utf-8") as file:
-            table = list(csv.DictReader(file))
+            lines = [line for line in file if line.endswith("\n")]
     except FileNotFoundError:
         return []
+    table = list(csv.DictReader(lines))
     return [row for row in table if None not in row.values() and row["epoch"].isdigit()]
 
 
@@ -258,6 +278,21 @@ def as_csv(table: list[dict[str, str]]) -> str:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class _Formatter(logging.Formatter):
+    """Writes lines of train.log, without values of the environment."""
+
+    def __init__(self, redact: Redaction) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+        self._redact = redact
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        record.message = self._redact(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        return self._redact(super().formatException(ei))
 
 
 class _Console(logging.Handler):

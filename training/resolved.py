@@ -35,8 +35,13 @@ def resolved(composed: DictConfig) -> dict[str, Any]:
         OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
 
 
+def is_location(name: str) -> bool:
+    """Say whether the name of a variable of the environment says that it holds a place."""
+    return _LOCATION.search(name) is not None
+
+
 def _env_reference(name: str, *default: Any) -> Any:
-    if _LOCATION.search(name):
+    if is_location(name):
         return oc.env(name, *default)
     # Marked, so that what else looks like an interpolation can be told from it.
     return _MARK + "${oc.env:" + ",".join([name, *map(_quoted, default)]) + "}" + _MARK

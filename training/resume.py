@@ -53,6 +53,10 @@ def restore(run: Run, state: State, loaders: Loaders, plan: Plan) -> Rows | None
         return None
     rows = run.go_on(epoch, state.step)
     log.info("going on from %s: epoch %d, batch %d, step %d", found.path, epoch, batch, state.step)
+    if content["base_lr"] != state.base_lr:
+        rate = state.optimizer.param_groups[0]["lr"]
+        text = "optimizer.lr=%s is what the schedule multiplies: the rate goes on at %.6g"
+        log.log(logging.INFO if rate else logging.WARNING, text, state.base_lr, rate)
     _say_versions(found)
     return rows
 

@@ -65,5 +65,14 @@ def columns(row: Row) -> Row:
 
 
 def curves(row: Row) -> dict[str, float]:
-    """Return the points that a row adds to the curves."""
-    return {CURVES[name]: row[name] for name in CURVES if name in row}
+    """Return the points that a row adds to the curves; one of metrics.csv adds the same."""
+    return {CURVES[name]: float(row[name]) for name in CURVES if row.get(name) not in (None, "")}
+
+
+def points_at(state: State, rows: list[Row]) -> dict[str, float]:
+    """Return the points that the curves have already at the step from which a run goes on."""
+    step, points = state.point
+    known = dict(points) if step == state.step else {}
+    if rows and state.progress.num_batches == 0 and int(rows[-1]["step"]) == state.step:
+        known |= curves(rows[-1])
+    return known

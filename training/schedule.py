@@ -94,6 +94,10 @@ class Schedule:
         for scheduler in _with_inner(self.scheduler):
             if isinstance(scheduler, MultiStepLR):
                 scheduler.milestones = Counter(scheduler.milestones)
+        # The updates before were made by another process; without this, torch (2.1 by the second
+        # name) warns of a scheduler that is stepped before its optimizer.
+        optimizer: Any = self.scheduler.optimizer
+        optimizer._opt_called, optimizer._step_count = True, 1
 
     def _step(self) -> None:
         num_steps = next(

@@ -45,6 +45,7 @@ class Signals:
     def __init__(self, at_once: Callable[[], None]) -> None:
         self._at_once = at_once
         self._received: int | None = None
+        self._pid = os.getpid()
         self._is_waiting = False
         self._previous: dict[int, Any] = {}
 
@@ -96,6 +97,8 @@ class Signals:
             self._check()
 
     def _receive(self, signum: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._pid:  # a worker that does not ignore it yet
+            os._exit(128 + signum)
         if self._received is not None:
             end_children()
             with suppress(Exception):

@@ -74,9 +74,10 @@ class State:
         epoch: the current epoch, from 0 up.
         step: updates made so far; one that fp16 skipped is none.
         lr: the rate of the latest update.
-        base_lr: the rate that the config names, where it names one.
+        base_lr: the rate that the schedule multiplies, of an optimizer that has one.
         losses, progress: of the current epoch.
         saved: the step of the latest checkpoint.
+        point: step and values of the latest point of the training curves.
     """
 
     model: nn.Module
@@ -93,6 +94,7 @@ class State:
     losses: TrainLoss = field(default_factory=TrainLoss)
     progress: Progress = field(default_factory=Progress)
     saved: int = 0
+    point: tuple[int, dict[str, float]] = (-1, {})
 
     @property
     def evaluated(self) -> nn.Module:
@@ -137,6 +139,7 @@ class State:
             "losses": {"sum": self.losses.sum, "num_samples": self.losses.num_samples},
             "progress": dict(vars(self.progress)),
             "best": dict(vars(self.best)),
+            "point": list(self.point),
             "versions": versions(),
         }
 
@@ -152,14 +155,22 @@ class State:
         self.optimizer.load_state_dict(checkpoint["optimizer"])
         self.schedule.load_state_dict(checkpoint["scheduler"])
         self.scaler.load_state_dict(checkpoint["scaler"])
-        if None not in (self.base_lr, checkpoint["base_lr"]):
-            self.schedule.scale(self.base_lr / checkpoint["base_lr"])  # type: ignore[operator]
+        self._scale(checkpoint["base_lr"])
         self.epoch, self.step, self.lr = (checkpoint[name] for name in ("epoch", "step", "lr"))
         self.losses = TrainLoss(**checkpoint["losses"])
         self.progress = Progress(**checkpoint["progress"])
         self.saved = self.step
         self.best = Best(**checkpoint["best"])
+        step, values = checkpoint["point"]
+        self.point = (step, values)
         restore_random_states(checkpoint["random"])
+
+    def _scale(self, before: float | None) -> None:
+        if before is None or self.base_lr is None or before == self.base_lr:
+            return
+        if before == 0:
+            raise ValueError("optimizer.lr must stay 0: no factor makes another rate of it")
+        self.schedule.scale(self.base_lr / before)
 
 
 def make_model(config: Config, device: torch.device) -> nn.Module:
@@ -192,7 +203,7 @@ def make_state(config: Config, model: nn.Module, device: torch.device, plan: Pla
         schedule=schedule,
         scaler=_make_scaler(device, enabled=trainer.precision == "fp16"),
         best=Best.of(trainer.monitor),
-        base_lr=config.optimizer.get("lr"),
+        base_lr=optimizer.defaults.get("lr"),
         ema=ema,
         loss=partial(F.cross_entropy, label_smoothing=trainer.label_smoothing),
     )

@@ -34,6 +34,8 @@ ALLOWED_PACKAGES = (
 )
 """Where a `_target_` may lie, besides the modules of this project; add your packages here."""
 
+_NOT_FOR_RUNS = ("benchmarks", "tests")  # of this project: they start processes and remove files
+
 
 def make(node: Node, place: str, *arguments: Any, **keywords: Any) -> Any:
     """Call the target of a node with its own entries and what is given here.
@@ -119,6 +121,9 @@ def target_of(node: Node, place: str) -> Any:
     path = node["_target_"]
     if not _is_allowed(path):
         raise _refusal(place, path)
+    if any(name.startswith("_") for name in path.split(".")):
+        # training.environment._git, for one, runs what it is given.
+        raise ConfigError(f"{place}._target_ must be a public name, but got {path}")
     try:
         target = pydoc.locate(path)
     except pydoc.ErrorDuringImport as error:
@@ -141,7 +146,8 @@ def target_of(node: Node, place: str) -> Any:
 def _is_allowed(path: str) -> bool:
     if any(path == name or path.startswith(f"{name}.") for name in ALLOWED_PACKAGES):
         return True
-    return _in_project(path.partition(".")[0])
+    head = path.partition(".")[0]
+    return head not in _NOT_FOR_RUNS and _in_project(head)
 
 
 def source_file(module: str) -> Path | None:

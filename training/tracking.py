@@ -33,6 +33,10 @@ class Tracker(Protocol):
         """Show an image, uint8 3 x H x W."""
         ...
 
+    def flush(self) -> None:
+        """Write what is waiting."""
+        ...
+
     def close(self, failed: bool) -> None:
         """Write what is left; `failed` says how the run ended."""
         ...
@@ -45,17 +49,17 @@ class TensorBoard:
         directory: the run folder.
         settings: dotted name -> value, shown as hyperparameters.
         options: none.
-        step: updates made before; points of later ones that an interrupted run left are dropped.
+        step: of a run that continues, updates made before: points of this step and of later ones
+            are dropped, of which nobody knows how many the run had written when it ended.
     """
 
     def __init__(
-        self, directory: Path, settings: dict[str, Any], options: dict[str, Any], step: int
+        self, directory: Path, settings: dict[str, Any], options: dict[str, Any], step: int | None
     ) -> None:
         from torch.utils.tensorboard import SummaryWriter
         from torch.utils.tensorboard.summary import hparams
 
-        purge_step = step + 1 if step > 0 else None  # the point of `step` itself stays
-        self._writer = SummaryWriter(str(directory / "tensorboard"), purge_step=purge_step)
+        self._writer = SummaryWriter(str(directory / "tensorboard"), purge_step=step)
         # Not add_hparams: that begins a second run in a folder named by the time.
         metrics = {"val/accuracy": 0.0, "val/loss": 0.0}
         for summary in hparams(settings, metrics):
@@ -68,6 +72,9 @@ class TensorBoard:
     def picture(self, name: str, image: Tensor, step: int) -> None:
         self._writer.add_image(name, image, step)
 
+    def flush(self) -> None:
+        self._writer.flush()
+
     def close(self, failed: bool) -> None:
         self._writer.close()
 
@@ -76,7 +83,7 @@ class Wandb:
     """A run of Weights & Biases; `options` go to `wandb.init`."""
 
     def __init__(
-        self, directory: Path, settings: dict[str, Any], options: dict[str, Any], step: int
+        self, directory: Path, settings: dict[str, Any], options: dict[str, Any], step: int | None
     ) -> None:
         import wandb
 
@@ -89,6 +96,9 @@ class Wandb:
     def picture(self, name: str, image: Tensor, step: int) -> None:
         self._run.log({name: self._image(to_pil_image(image))}, step=step)
 
+    def flush(self) -> None:
+        pass  # its own process writes
+
     def close(self, failed: bool) -> None:
         self._run.finish(exit_code=int(failed))
 
@@ -97,7 +107,7 @@ class Mlflow:
     """A run of MLflow; `options` name the `tracking_uri` and the `experiment`."""
 
     def __init__(
-        self, directory: Path, settings: dict[str, Any], options: dict[str, Any], step: int
+        self, directory: Path, settings: dict[str, Any], options: dict[str, Any], step: int | None
     ) -> None:
         from mlflow import MlflowClient
         from mlflow.entities import Param
@@ -118,6 +128,9 @@ class Mlflow:
 
     def picture(self, name: str, image: Tensor, step: int) -> None:
         self._client.log_image(self._id, to_pil_image(image), f"{name}-{step}.png")
+
+    def flush(self) -> None:
+        pass  # nothing waits
 
     def close(self, failed: bool) -> None:
         self._client.set_terminated(self._id, "FAILED" if failed else "FINISHED")
@@ -141,13 +154,14 @@ class Trackers:
         self._trackers = trackers
 
     @classmethod
-    def of(cls, directory: Path, config: TrackerConfig, step: int = 0) -> Trackers:
+    def of(cls, directory: Path, config: TrackerConfig, step: int | None = None) -> Trackers:
         """Open the trackers that the config names.
 
         Args:
             directory: the run folder; its recorded config is shown, because that holds no secret.
             config: which ones.
-            step: updates made before, in a run that continues.
+            step: updates made before, in a run that continues; what was shown at this step has
+                to be shown again.
 
         Raises:
             ConfigError: a package is not installed.
@@ -191,6 +205,10 @@ class Trackers:
             log.warning("the picture %s could not be drawn: %s", name, error)
             return
         self._each("picture", name, image, step)
+
+    def flush(self) -> None:
+        """Write what is waiting, so that a kill does not lose it."""
+        self._each("flush")
 
     def _each(self, method: str, *arguments: Any) -> None:
         for name, tracker in list(self._trackers.items()):

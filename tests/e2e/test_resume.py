@@ -385,3 +385,13 @@ def test_other_data_behind_the_same_name_is_refused(train: Trainer, steps: Steps
     assert "data.val must hold what it held when the run began" in outcome.err
     (run / "inputs.json").write_text(json.dumps(marks | {"code": "older"}))
     assert "warning: the code has changed since the run began" in resume(train, run).out
+
+
+@pytest.mark.parametrize("after", [0.3, 1.5])
+def test_ctrl_c_before_the_run_begins_shows_no_traceback(train: Trainer, after: float) -> None:
+    process = train.start(*QUICK, "epochs=2000")
+    time.sleep(after)
+    os.killpg(process.pid, signal.SIGINT)
+    err = process.communicate(timeout=60)[1]
+    assert process.returncode in (-signal.SIGINT, 128 + signal.SIGINT), err
+    assert "Traceback" not in err and err.count("\n") <= 2
