@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
+import io
+import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 
+from reuseloader.messages import call
 from reuseloader.policy import ReuseKey, mix
 from reuseloader.sample import Substitute, compact
 
 _TO_VERIFY = 5  # after the streams of the policy and that of the workers
+_MAX_SHOWN = 100  # characters of a value in a message
+_BY_IDENTITY: Any = object.__eq__
 
 
 class ImpureBuildError(RuntimeError):
@@ -47,7 +53,7 @@ class Verification:
         Raises:
             ImpureBuildError: they differ; says where.
         """
-        built = self._build(key)
+        built = call("build", key, self._build, key)
         if isinstance(built, Substitute):  # this time it could not be made
             return
         place = next(differences(sample, compact(built)), None)
@@ -60,58 +66,105 @@ class Verification:
             )
 
 
-def differences(stored: Any, built: Any, place: str = "sample") -> Iterator[str]:
-    """Yield what differs between two samples: in type, dtype, shape or any bit."""
+def differences(stored: Any, built: Any) -> Iterator[str]:
+    """Yield what differs between two samples: in type, dtype, shape or any bit.
+
+    What can neither be compared nor looked into is not known to differ.
+    """
+    return _walk(stored, built, "sample", set())
+
+
+def _walk(stored: Any, built: Any, place: str, seen: set[tuple[int, int]]) -> Iterator[str]:
     if type(stored) is not type(built):
         yield f"{place} was {type(stored).__name__} and is {type(built).__name__}"
-    elif isinstance(stored, torch.Tensor):
-        ours, theirs = (value.as_subclass(torch.Tensor) for value in (stored, built))
-        yield from _arrays(_bytes(ours), _bytes(theirs), _form(stored), _form(built), place)
-    elif isinstance(stored, (np.ndarray, np.generic)) and stored.dtype != object:
-        old, new = (np.frombuffer(value.tobytes(), np.uint8) for value in (stored, built))
-        yield from _arrays(old, new, _form(stored), _form(built), place)
+    elif isinstance(stored, (torch.Tensor, np.ndarray, np.generic)):
+        yield from _arrays(stored, built, place, seen)
     elif isinstance(stored, dict):
         if list(stored) != list(built):
             yield f"{place} had the keys {list(stored)} and has {list(built)}"
         else:
             for key in stored:
-                yield from differences(stored[key], built[key], f"{place}[{key!r}]")
+                yield from _walk(stored[key], built[key], f"{place}[{key!r}]", seen)
     elif isinstance(stored, (list, tuple)):
         if len(stored) != len(built):
             yield f"{place} had {len(stored)} items and has {len(built)}"
         for number, pair in enumerate(zip(stored, built, strict=False)):
-            yield from differences(*pair, f"{place}[{number}]")
-    elif dataclasses.is_dataclass(stored):
-        for field in dataclasses.fields(stored):
-            old, new = getattr(stored, field.name), getattr(built, field.name)
-            yield from differences(old, new, f"{place}.{field.name}")
-    elif hasattr(stored, "tobytes"):  # a PIL image
-        same = (stored.mode, stored.size) == (built.mode, built.size)
-        if not same or stored.tobytes() != built.tobytes():
-            yield f"{place} has other pixels"
-    elif not _equal(stored, built):
-        yield f"{place} was {stored!r} and is {built!r}"
+            yield from _walk(*pair, f"{place}[{number}]", seen)
+    elif hasattr(stored, "getpalette"):  # a PIL image
+        yield from _images(stored, built, place)
+    elif dataclasses.is_dataclass(stored) or not _equal(stored, built):
+        yield from _objects(stored, built, place, seen)
+
+
+def _objects(stored: Any, built: Any, place: str, seen: set[tuple[int, int]]) -> Iterator[str]:
+    old, new = _attributes(stored), _attributes(built)
+    if old.keys() != new.keys():
+        yield f"{place} had the attributes {sorted(old)} and has {sorted(new)}"
+    elif old:
+        pair = (id(stored), id(built))
+        for name in () if pair in seen else old:  # an object may know itself
+            seen.add(pair)
+            yield from _walk(old[name], new[name], f"{place}.{name}", seen)
+    elif isinstance(stored, enum.Enum) or type(stored).__eq__ is not _BY_IDENTITY:
+        yield f"{place} was {_shown(stored)} and is {_shown(built)}"
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    if isinstance(value, enum.Enum):
+        return {}
+    slots = [name for kind in type(value).__mro__ for name in vars(kind).get("__slots__", ())]
+    found = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    return {**found, **getattr(value, "__dict__", {})}
 
 
 def _equal(stored: Any, built: Any) -> bool:
+    if isinstance(stored, (float, complex)):
+        old, new = (struct.pack("<dd", value.real, value.imag) for value in (stored, built))
+        return old == new
     try:
         return bool(stored == built) or bool(stored != stored and built != built)
-    except Exception:  # an object that cannot be compared is not known to differ
-        return True
+    except Exception:  # as of an object that holds arrays: its attributes have to tell
+        return not _attributes(stored)
 
 
-def _form(value: Any) -> str:
-    return f"{value.dtype} {tuple(value.shape)}"
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
-def _bytes(tensor: torch.Tensor) -> Any:
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    return plain.view(torch.uint8).numpy()
+def _images(stored: Any, built: Any, place: str) -> Iterator[str]:
+    forms = [f"{image.mode} {image.size}" for image in (stored, built)]
+    if forms[0] != forms[1]:
+        yield f"{place} was {forms[0]} and is {forms[1]}"
+    elif stored.tobytes() != built.tobytes():
+        yield f"{place} has other pixels"
+    elif stored.getpalette() != built.getpalette():
+        yield f"{place} has another palette"
 
 
-def _arrays(stored: Any, built: Any, old: str, new: str, place: str) -> Iterator[str]:
+def _arrays(stored: Any, built: Any, place: str, seen: set[tuple[int, int]]) -> Iterator[str]:
+    old, new = (f"{value.dtype} {tuple(value.shape)}" for value in (stored, built))
     if old != new:
         yield f"{place} was {old} and is {new}"
-    elif not np.array_equal(stored, built):
-        count = np.count_nonzero(stored != built)
-        yield f"{place}, {old}, differs in {count} of {stored.size} bytes"
+    elif stored.dtype == object:
+        yield from _walk(stored.tolist(), built.tolist(), place, seen)
+    else:
+        ours, theirs = _bytes(stored), _bytes(built)
+        if not np.array_equal(ours, theirs):
+            text = ""
+            if getattr(stored, "layout", torch.strided) is torch.strided:  # not a sparse tensor
+                text = f" in {np.count_nonzero(ours != theirs)} of {ours.size} bytes"
+            yield f"{place}, {old}, differs{text}"
+    yield from _objects(stored, built, place, seen) if getattr(stored, "__dict__", None) else ()
+
+
+def _bytes(value: Any) -> Any:
+    """Return the bits of a tensor or array, as uint8."""
+    if not isinstance(value, torch.Tensor):
+        return np.frombuffer(value.tobytes(), np.uint8)
+    if value.layout is not torch.strided or value.is_quantized:
+        file = io.BytesIO()
+        torch.save(value, file)
+        return np.frombuffer(file.getvalue(), np.uint8)
+    plain = value.as_subclass(torch.Tensor).detach().resolve_conj().resolve_neg()
+    return plain.contiguous().reshape(-1).view(torch.uint8).numpy()
