@@ -197,15 +197,18 @@ def _is_rank_of_this_job(pid: int) -> bool:
     return pid == os.getpid() or _job(pid) == _job(os.getpid())
 
 
-def _job(pid: int) -> tuple[str, list[bytes]] | None:
-    """Return what the ranks of one job have in common: their parent and their meeting point."""
+def _job(pid: int) -> tuple[str, ...] | None:
+    """Return what the ranks of one job have in common: where they meet, or else their parent."""
     try:
         after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        environment = Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
     except OSError:
         return None
-    meeting = (b"MASTER_ADDR=", b"MASTER_PORT=", b"TORCHELASTIC_RUN_ID=")
-    return after_name[1], sorted(line for line in environment if line.startswith(meeting))
+    names = ("MASTER_ADDR=", "MASTER_PORT=", "TORCHELASTIC_RUN_ID=")
+    meeting = sorted(line for line in environment if line.startswith(names))
+    # Two launches of torchrun on one machine, one for each of its "nodes", are one job.
+    told = any(line.startswith("MASTER_PORT=") for line in meeting)
+    return tuple(meeting) if told else (after_name[1], *meeting)
 
 
 def _in_use(directory: Path, holders: list[int]) -> str:

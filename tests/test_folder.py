@@ -5,6 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import re
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -242,6 +245,79 @@ def test_two_ranks_of_one_job_share_the_folder_and_no_one_else(
         open_here(tmp_path)
     second.kill()
     assert open_here(tmp_path)[0]["index"] == 0
+
+
+def test_ranks_of_two_jobs_do_not_share_a_folder(start: Callable[..., Any], tmp_path: Path) -> None:
+    first = start(RANK="0", **RANK)
+    open_there(first, tmp_path)
+    for other in ({"MASTER_PORT": "29501"}, {"TORCHELASTIC_RUN_ID": "another"}):
+        stranger = start(RANK="1", **(RANK | other))
+        with pytest.raises(RuntimeError, match=rf"FolderInUseError: .* process {first.pid}\b"):
+            open_there(stranger, tmp_path)
+
+
+def test_ranks_of_one_job_share_a_folder_when_they_were_launched_apart(
+    start: Callable[..., Any], tmp_path: Path
+) -> None:
+    rank, launcher = start(RANK="0", **RANK), start(RANK="1", **RANK)
+    open_there(rank, tmp_path)
+    source = f"{IMPORTS}\nheld = ReuseDataset(draw, 4, Path({str(tmp_path)!r}), ReusePolicy(9))"
+    launcher.run(
+        "import subprocess, sys\n"
+        f"done = subprocess.run([sys.executable, '-c', {source!r}], capture_output=True, text=True)"
+    )
+    assert launcher.run("answer = done.stderr") == ""
+    assert launcher.run("answer = done.returncode") == 0
+
+
+RANKS = """
+import os, sys
+import torch.distributed as dist
+from builds import draw
+from reuseloader import ReuseDataLoader
+dist.init_process_group("gloo")
+rank, num = dist.get_rank(), dist.get_world_size()
+loader = ReuseDataLoader(draw, 48, sys.argv[1], lifetime=3, shuffle=True, batch_size=4,
+                         num_replicas=num, rank=rank, num_workers=1)
+for epoch in range(7):
+    assert sum(len(batch["index"]) for batch in loader) == 24
+    print(f"rank={rank} {epoch=} built={loader.stats().built}")
+    dist.barrier()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_launches", [1, 2])
+def test_ranks_of_torchrun_share_a_folder_and_build_each_sample_once_a_generation(
+    num_launches: int, tmp_path: Path
+) -> None:
+    script, folder = tmp_path / "ranks.py", tmp_path / "cache"
+    script.write_text(RANKS)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [
+        sys.executable, "-m", "torch.distributed.run", f"--nnodes={num_launches}",
+        f"--nproc-per-node={2 // num_launches}", "--rdzv-backend=c10d", "--rdzv-id=one",
+        f"--rdzv-endpoint=127.0.0.1:{port}", str(script), str(folder),
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    launches = [
+        subprocess.Popen(
+            command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for _ in range(num_launches)
+    ]
+    results = [launch.communicate(timeout=120) for launch in launches]
+    assert [launch.returncode for launch in launches] == [0] * num_launches, results
+    output = "".join(out for out, _ in results)
+    built = {
+        (int(rank), int(epoch)): int(number)
+        for rank, epoch, number in re.findall(r"rank=(\d) epoch=(\d) built=(\d+)", output)
+    }
+    expected = {(rank, epoch): 8 if epoch else 24 for rank in range(2) for epoch in range(7)}
+    assert expected == built
+    assert not list(folder.glob("*.tmp"))
 
 
 FORKED = """
