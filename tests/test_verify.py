@@ -420,12 +420,12 @@ def test_kinds_of_tensors_are_compared_in_a_batch(tmp_path: Path) -> None:
         values = torch.rand(3, 40, 50, generator=torch.Generator().manual_seed(key.seed))
         return {"image": kinds[0](values)}
 
-    loader = ReuseDataLoader(build, SIZE, tmp_path, lifetime=9, verify=1.0, batch_size=4)
+    loader = open_loader(tmp_path, build)
     list(loader)
     list(loader)
     assert loader.stats().reused > SIZE / 2
-    kinds[0] = tv_tensors.Video
-    with pytest.raises(ImpureBuildError, match=r"\['image'\] was Image and is Video"):
+    kinds[0] = tv_tensors.Mask
+    with pytest.raises(ImpureBuildError, match=r"\['image'\] was Image and is Mask"):
         list(loader)
 
 
