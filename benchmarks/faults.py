@@ -328,15 +328,33 @@ def lost_workers(folder: Path, trials: int) -> Tally:
             loader = open_loader(folder / str(number), num_workers=2)
             iterator = iter(loader)
             next(iterator)
-            iterator._iterator._workers[0].kill()
-            try:
-                for _ in iterator:
-                    pass
-            except RuntimeError as error:
-                assert "worker" in str(error)
-            del iterator, loader
+            _kill_worker(iterator, 0)
+            with torch_s_handler_off():
+                del iterator, loader
             tally.look(_when_free(open_dataset, folder / str(number)), epoch=1)
     return tally
+
+
+def _kill_worker(iterator: Any, number: int) -> list[Any]:
+    """Kill a worker; return the batches that come before that is said."""
+    batches = []
+    try:
+        iterator.iterator._workers[number].kill()
+        for batch in iterator:
+            batches.append(batch)
+    except RuntimeError as error:
+        assert "worker" in str(error), error
+    return batches
+
+
+@contextmanager
+def torch_s_handler_off() -> Iterator[None]:
+    """Let workers end without torch telling once more of the one that was killed."""
+    previous = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, previous)
 
 
 def lost_workers_of_large_batches(folder: Path, trials: int) -> Tally:
@@ -353,12 +371,11 @@ def lost_workers_of_large_batches(folder: Path, trials: int) -> Tally:
                 iterator = iter(loader)
                 held += [next(iterator) for _ in range(random.randrange(1, 4))]
                 if (number + attempt) % 2:
-                    iterator._iterator._workers[number % 2].kill()
-                    with suppress(RuntimeError):
-                        held += list(iterator)
+                    held += _kill_worker(iterator, number % 2)
                 else:
                     held += [batch for batch, _ in zip(loader, range(2), strict=False)]
-                del iterator, loader
+                with torch_s_handler_off():
+                    del iterator, loader
             loader = _when_free(_open_large, folder / str(number))
             for _ in range(3):
                 held += list(loader)

@@ -84,6 +84,9 @@ class Pass(Iterator[Any]):
         except Exception as error:
             if not self.in_workers:
                 raise
+            if isinstance(error, (OSError, EOFError)) and (pids := self._killed()):
+                # Its memory could not be received any more, which says nothing to a user.
+                raise RuntimeError(f"a worker of the loader was killed (pid {pids[0]})") from error
             # The text holds the worker's traceback. This process's own would keep the iterator
             # alive in a cycle, and its workers would be waited for 5 s each.
             raise error.with_traceback(None)  # noqa: B904
@@ -91,6 +94,12 @@ class Pass(Iterator[Any]):
         self.tally.update(delivery.tally)
         self.announce(delivery.news)
         return delivery.batch
+
+    def _killed(self) -> list[int]:
+        workers = getattr(self.iterator, "_workers", [])  # private to torch, so not relied on
+        for worker in workers:
+            worker.join(0.2)  # the system may be at it
+        return [worker.pid for worker in workers if (worker.exitcode or 0) < 0]
 
     def let_go(self) -> None:
         """Give up the deliveries that are prepared."""

@@ -6,6 +6,7 @@ A copy of the run folder, taken at some moment, is what a kill at that moment le
 from __future__ import annotations
 
 import os
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -113,20 +114,22 @@ def halves(copy: Path) -> None:
         file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
 
-def test_a_kill_at_any_place_costs_and_doubles_nothing(killed: Any) -> None:
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_kill_at_any_place_costs_and_doubles_nothing(killed: Any, every: int) -> None:
     expected, copies = killed
     places = {copy.name[3:] for copy in copies}
     for place in ("update", "scalars", "add_metrics", "best.pt", "last.pt"):
         assert {f"before-{place}", f"after-{place}"} <= places
     assert "points-written" in places
-    for copy in copies:
-        if copy.name.startswith("before-update"):
+    for number, copy in enumerate(copies[random.randrange(every) :: every]):
+        if number % 2:
             halves(copy)
         runs.resume(copy, *RUN)
         assert results(copy) == expected, copy.name
         assert list(copy.rglob("*.tmp")) == [], copy.name
 
 
+@pytest.mark.slow
 def test_a_second_kill_at_the_same_place_doubles_nothing_either(
     killed: Any, tmp_path: Path
 ) -> None:
