@@ -86,7 +86,8 @@ class Pass(Iterator[Any]):
                 raise
             if isinstance(error, (OSError, EOFError)) and (pids := self._killed()):
                 # Its memory could not be received any more, which says nothing to a user.
-                raise RuntimeError(f"a worker of the loader was killed (pid {pids[0]})") from error
+                text = f"a worker of the loader was killed (pid {pids[0]})"
+                raise RuntimeError(text) from error.with_traceback(None)
             # The text holds the worker's traceback. This process's own would keep the iterator
             # alive in a cycle, and its workers would be waited for 5 s each.
             raise error.with_traceback(None)  # noqa: B904
@@ -98,7 +99,7 @@ class Pass(Iterator[Any]):
     def _killed(self) -> list[int]:
         workers = getattr(self.iterator, "_workers", [])  # private to torch, so not relied on
         for worker in workers:
-            worker.join(0.2)  # the system may be at it
+            worker.join(0.05)  # the system may be at it
         return [worker.pid for worker in workers if (worker.exitcode or 0) < 0]
 
     def let_go(self) -> None:

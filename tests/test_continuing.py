@@ -16,7 +16,9 @@ import torch
 from reuseloader import ReuseDataLoader
 from training import checkpoint, loop
 from training.checks import ConfigError
-from training.records import read_status
+from training.config import load_config
+from training.options import ReportConfig
+from training.records import read_json
 from training.signals import Interrupted
 
 BASE = ("epochs=3", "model.width=4", "data.train.limit=64", "batch_size=16")
@@ -138,7 +140,7 @@ def test_a_signal_at_any_place_is_one_to_go_on_from(
             runs.train(tmp_path / "parts", *options)
     assert caught.value.signum == signum
     assert caught.value.run == tmp_path / "parts"
-    assert read_status(tmp_path / "parts")["status"] == "interrupted"
+    assert read_json(tmp_path / "parts" / "status.json")["status"] == "interrupted"
     watch.start(tmp_path / "parts", *options)
     assert results(tmp_path / "parts") == results(tmp_path / "whole")
 
@@ -148,7 +150,7 @@ def test_a_signal_at_the_end_of_a_run_changes_nothing(
 ) -> None:
     monkeypatch.setattr(loop, "report_end", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     runs.train(tmp_path, *BASE)
-    assert read_status(tmp_path)["status"] == "done"
+    assert read_json(tmp_path / "status.json")["status"] == "done"
     assert len(runs.rows(tmp_path)) == 3
 
 
@@ -295,3 +297,34 @@ def test_states_of_generators_survive(tmp_path: Path) -> None:
     expected = str(draw())
     restore_random_states(torch.load(tmp_path / "states.pt", weights_only=True))
     assert str(draw()) == expected
+
+
+def test_a_record_without_a_section_that_came_later_is_gone_on_with(
+    watch: Watch, tmp_path: Path
+) -> None:
+    composed = runs.compose_config()
+    del composed["report"], composed["tracker"]["num_pictures"], composed["trainer"]["echo"]
+    config = load_config(composed)
+    assert (config.report, config.trainer.echo) == (ReportConfig(), 1)
+    for section in ("cache", "data"):
+        composed = runs.compose_config()
+        del composed[section]
+        with pytest.raises(ConfigError, match=rf"^{section} must be in the config, but it is not"):
+            load_config(composed)
+
+
+@pytest.mark.parametrize("name", ["status.json", "inputs.json", "metrics.csv"])
+@pytest.mark.parametrize("content", [None, b"", b"{", b"[1]", b"a,b\r\n1,2\r\n", b"\xff"])
+def test_a_broken_file_of_a_run_does_not_stop_it(
+    watch: Watch, tmp_path: Path, name: str, content: bytes | None
+) -> None:
+    """What is lost is lost; what remains is trained."""
+    watch.start(tmp_path, *BASE, "epochs=1")
+    (tmp_path / name).unlink()
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    watch.start(tmp_path, *BASE, "epochs=2")
+    assert len(watch.seen) == 8
+    assert runs.rows(tmp_path)[-1]["epoch"] == 1
+    log = (tmp_path / "train.log").read_text()
+    assert ("are code and data what they were?" in log) == (name == "inputs.json")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import re
 import shutil
 import subprocess
 import sys
+import time
 import traceback
 import warnings
 from pathlib import Path
@@ -138,6 +140,7 @@ def test_a_folder_removed_midway_is_no_stop(num_workers: int, tmp_path: Path) ->
 
 WARNINGS = """
 import sys
+import time
 from pathlib import Path
 from builds import draw, save_json
 from reuseloader import ReuseDataLoader
@@ -164,3 +167,32 @@ def test_warnings_in_workers_reach_the_screen_once(tmp_path: Path) -> None:
     lines = [line for line in done.stderr.splitlines() if "Warning:" in line]
     assert len(lines) == 3, done.stderr  # two damaged files and one for all failed saves
     assert all(any(name in line for line in lines) for name in ("00000002.pt", "00000005.pt"))
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError(104, "reset by peer"), EOFError()])
+@pytest.mark.parametrize("killed", [True, False])
+def test_of_a_killed_worker_it_is_said_that_it_was(
+    killed: bool, error: Exception, tmp_path: Path
+) -> None:
+    worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    worker.start()
+    loader = ReuseDataLoader(draw, 4, tmp_path, lifetime=1, batch_size=2, num_workers=1)
+    batches = iter(loader)
+    next(batches)
+
+    class Broken:
+        """What it does when the memory of a batch is of a process that is gone."""
+
+        _workers = (worker,)
+
+        def __next__(self) -> Any:
+            raise error
+
+    batches.iterator = Broken()
+    if killed:
+        worker.kill()
+    expected = RuntimeError if killed else type(error)
+    with pytest.raises(expected, match=rf"killed \(pid {worker.pid}\)" if killed else None):
+        next(batches)
+    worker.kill()
+    worker.join()

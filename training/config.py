@@ -108,7 +108,15 @@ def load_config(composed: DictConfig) -> Config:
         if not error.full_key or str(error.full_key).startswith("curriculum.table."):
             raise _wrong_type(error, composed) from error
         raise ConfigError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
-    config = _freeze(Config, values)
+    hints = get_type_hints(Config)
+    for key in [key for key in _missing_keys(values) if key in hints and is_dataclass(hints[key])]:
+        values[key] = {}  # a section that is younger than a recorded config: as it is by default
+    try:
+        config = _freeze(Config, values)
+    except TypeError as error:
+        raise _lacking(values) from error
+    if any(_missing_keys(values)):
+        raise _lacking(values)
     assert isinstance(config, Config)
     return config
 
@@ -119,6 +127,15 @@ def _missing_keys(value: Any, prefix: str = "") -> Iterator[str]:
     elif isinstance(value, dict):
         for name, inner in value.items():
             yield from _missing_keys(inner, f"{prefix}{name}.")
+
+
+def _lacking(values: Any) -> ConfigError:
+    empty = [name for name, value in values.items() if value == {} and name != "curriculum"]
+    name = next(_missing_keys(values), empty[0] if empty else "a section")
+    return ConfigError(
+        f"{name} must be in the config, but it is not; a config that another version recorded may "
+        "lack what conf/config.yaml holds now"
+    )
 
 
 def _of_a_resolver(error: BaseException | None) -> ConfigError | None:

@@ -91,6 +91,10 @@ def rewrite_command(word: str, folder: Path, rest: list[str], run_dir: str) -> l
     groups = {path.name for path in (PROJECT / "conf").iterdir() if path.is_dir()}
     for argument in rest:
         name = argument.lstrip("+~").partition("=")[0].partition("@")[0]
+        if name in ("resume", "replay"):
+            raise ConfigError(
+                f"{word} must be the one recorded run, but got {word}={folder} and {argument}"
+            )
         if name in groups:
             raise ConfigError(
                 f"{name} must stay as recorded with {word}={folder}, but got {argument}"

@@ -112,7 +112,7 @@ class Run:
             The rows of `metrics.csv` before that epoch, in numbers.
         """
         self._is_begun = True
-        self._sessions = read_status(self.directory).get("sessions", [])
+        self._sessions = read_json(self.directory / "status.json").get("sessions", [])
         self._status("running")
         kept = [row for row in read_metrics(self.directory) if int(row["epoch"]) < epoch]
         self._write("metrics.csv", as_csv(kept))  # without what a kill left half written
@@ -135,7 +135,9 @@ class Run:
         if self._is_begun:
             self._write(file.name, json.dumps(marks, indent=2) + "\n")
             return
-        recorded = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        recorded = read_json(file)
+        if not recorded:
+            log.warning("%s cannot be read: are code and data what they were?", file)
         for name, mark in marks.items():
             before = recorded.get(name, mark)
             if before == mark:
@@ -234,13 +236,13 @@ class Run:
         os.replace(temporary, self.directory / name)
 
 
-def read_status(directory: Path) -> dict[str, Any]:
-    """Return what `status.json` holds; nothing where it cannot be read."""
+def read_json(file: Path) -> dict[str, Any]:
+    """Return what a file of a run holds; nothing where it cannot be read."""
     try:
-        status = json.loads((directory / "status.json").read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return status if isinstance(status, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def read_metrics(directory: Path) -> list[dict[str, str]]:
@@ -251,7 +253,7 @@ def read_metrics(directory: Path) -> list[dict[str, str]]:
     except FileNotFoundError:
         return []
     table = list(csv.DictReader(lines))
-    return [row for row in table if None not in row.values() and row["epoch"].isdigit()]
+    return [row for row in table if None not in row.values() and row.get("epoch", "").isdigit()]
 
 
 def in_numbers(row: dict[str, str]) -> dict[str, float | None]:

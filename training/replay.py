@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from hashlib import sha256
@@ -15,11 +14,14 @@ import yaml
 from training import environment
 from training.checks import ConfigError
 from training.recorded import REPEATABLE, changes, check_changes, read_config
-from training.records import read_metrics
+from training.records import read_json, read_metrics
 from training.rows import is_time
 
 _NOT_COMPARED = ("built", "reused")
 """What was built and what was found depends on where a run was interrupted."""
+
+_IN_ONE_GO = {"optimizer.lr", "trainer.evaluate_every"}
+"""What the last value of does not repeat a run that was begun with another one."""
 
 _COMMAND_ONLY = ("command", "torch.num_threads", "git.untracked")
 
@@ -36,27 +38,33 @@ def check_repeatable(folder: Path, given: dict[str, Any]) -> None:
     """
     found = changes(read_config(folder, "replay"), given)
     check_changes(found, REPEATABLE, "replay", folder)
-    for again in _read_yaml(folder / "resumes.yaml"):
-        if "optimizer.lr" in again["changes"]:
-            old, new = again["changes"]["optimizer.lr"]
+    for again in _resumes(folder):
+        for name in _IN_ONE_GO & again["changes"].keys():
+            old, new = again["changes"][name]
             raise ConfigError(
-                f"replay must be a run of one rate, but got replay={folder}: "
-                f"it went on with optimizer.lr={new} after {old} in epoch {again['epoch']}"
+                f"replay must be a run of one {name}, but got replay={folder}: "
+                f"it went on with {name}={new} after {old} in epoch {again['epoch']}"
             )
     for name, (old, new) in found.items():
         print(f"different: {name} was {old} and is {new}")
-    recorded = folder / "environment.json"
-    if not recorded.exists():
+    recorded = read_json(folder / "environment.json")
+    if not recorded:
         print("different: the recorded environment is not known")
         return
-    for line in environment_differences(
-        json.loads(recorded.read_text(encoding="utf-8")), environment.describe()
-    ):
+    for line in environment_differences(recorded, environment.describe()):
         print(f"different: {line}")
 
 
-def _read_yaml(file: Path) -> Any:
-    return yaml.safe_load(file.read_text(encoding="utf-8")) if file.exists() else []
+def _resumes(folder: Path) -> list[Any]:
+    file = folder / "resumes.yaml"
+    try:
+        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"replay must be a run whose {file} can be read: {reason}") from error
+    return found if isinstance(found, list) else []
 
 
 def environment_differences(old: Any, new: Any, name: str = "") -> Iterator[str]:
@@ -76,10 +84,11 @@ def compare(recorded: Path, repeated: Path) -> bool:
     for line in input_differences(recorded, repeated):
         print(f"different: {line}")
     before, after = read_metrics(recorded), read_metrics(repeated)
-    status = json.loads((recorded / "status.json").read_text(encoding="utf-8"))["status"]
+    status = read_json(recorded / "status.json").get("status", "of no known status")
     if status != "done":
         print(f"the recorded run is {status}: its {len(before)} epochs are compared")
         after = after[: len(before)]
+    _leave_out_former_ends(before, after, recorded)
     difference = first_difference(before, after)
     if difference is None and status == "done":
         marks = [hash_weights(run) for run in (recorded, repeated)]
@@ -89,11 +98,23 @@ def compare(recorded: Path, repeated: Path) -> bool:
     return difference is None
 
 
+def _leave_out_former_ends(
+    before: list[dict[str, str]], after: list[dict[str, str]], recorded: Path
+) -> None:
+    """Forget evaluations that a run made only because it was to end there, before it was longer."""
+    changes = [again["changes"].get("epochs") for again in _resumes(recorded)]
+    ends = {change[0] - 1 for change in changes if change}
+    for old, new in zip(before, after, strict=False):
+        if int(old["epoch"]) in ends:
+            for name in old:
+                if name.startswith("val_") and not new.get(name):
+                    old[name] = ""
+
+
 def input_differences(recorded: Path, repeated: Path) -> Iterator[str]:
     """Yield a line for each mark of code or data that differs."""
-    files = [run / "inputs.json" for run in (recorded, repeated)]
-    if all(file.exists() for file in files):
-        old, new = (json.loads(file.read_text(encoding="utf-8")) for file in files)
+    old, new = (read_json(run / "inputs.json") for run in (recorded, repeated))
+    if old and new:
         yield from environment_differences(old, new)
 
 

@@ -66,7 +66,8 @@ def test_a_run_that_was_interrupted_and_made_longer_repeats_in_one_go(
     assert part.code == 0
     assert "the recorded run is interrupted: its 1 epochs are compared" in part.out
     resume(train, run)
-    resume(train, run, "epochs=4", "num_workers=1")
+    resume(train, run, "epochs=5", "num_workers=1")  # is evaluated where it was to end
+    resume(train, run, "epochs=6")
     outcome = replay(train, run, "num_workers=0", "tracker.log_every=3")
     assert outcome.code == 0, outcome.out
     assert "different: num_workers was 1 and is 0" in outcome.out
