@@ -226,7 +226,8 @@ def samples(loaders: Loaders, policy: ReusePolicy) -> Iterator[torch.Tensor]:
 
 
 def mark_of(run: Run) -> str:
-    return fingerprint(run.config, run.curriculum, run.config.data.train, SOURCE, stored=True)
+    content = SOURCE.identity()
+    return fingerprint(run.config, run.curriculum, run.config.data.train, content, stored=True)
 
 
 def test_a_recorded_run_builds_the_same_samples_and_a_curriculum_reaches_them(

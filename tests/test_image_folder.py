@@ -299,6 +299,19 @@ def test_training_crops_the_whole_image_and_validation_its_middle(tmp_path: Path
         assert torch.equal(found, torch.stack(expected))
 
 
+@pytest.mark.parametrize("augment", ["none", "photos"])
+def test_training_and_validation_share_no_transform(augment: str, tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "photos", cat=8, dog=7)
+    with begin(tmp_path / "run", *overrides(root), f"augment={augment}") as run:
+        _, loaders, _ = prepare(run)
+        first, second = (
+            loader._dataset._build._build.keywords["transforms"].at(0).transforms
+            for loader in (loaders.train, loaders.val)
+        )
+    assert len(second) == 2
+    assert {id(t) for t in first}.isdisjoint(id(t) for t in second)
+
+
 def test_without_augmentation_training_is_prepared_as_validation_is(tmp_path: Path) -> None:
     root = class_folders(tmp_path / "photos", cat=8, dog=7)
     with begin(tmp_path / "run", *overrides(root), "augment=none") as run:

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 import torchvision
 
-from training.build import Source
 from training.config import Config
 from training.sections import Node, Table
 from training.targets import PROJECT, source_file
@@ -26,7 +25,7 @@ ACCESS_KEYS = (
 """Entries of a source's node that say how the data is got at."""
 
 
-def fingerprint(config: Config, table: Table, node: Node, source: Source, stored: bool) -> str:
+def fingerprint(config: Config, table: Table, node: Node, content: str, stored: bool) -> str:
     """Return 16 hex digits that change whenever the build does.
 
     They cover the build and source nodes, the transforms and the curriculum table, the content of
@@ -37,7 +36,7 @@ def fingerprint(config: Config, table: Table, node: Node, source: Source, stored
         config: the run's config; `config.fingerprint`, when given, is returned as it is.
         table: the expanded curriculum.
         node: the source's node in the config.
-        source: the source made from it.
+        content: what the identity of that source is.
         stored: whether the stored transforms and the curriculum apply (they do in training).
     """
     if config.fingerprint is not None:
@@ -54,7 +53,7 @@ def fingerprint(config: Config, table: Table, node: Node, source: Source, stored
     parts = {
         "build": config.build,
         "source": {name: value for name, value in node.items() if name not in apart},
-        "content": source.identity(),
+        "content": content,
         "prepare": list(config.data.prepare.items()),
         **transforms,
         "code": code_of([config.build, node, config.data.prepare, transforms]),

@@ -65,8 +65,10 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
             f"{', '.join(val.classes)} against {', '.join(train.classes)}"
         )
     rows = Steps(table)
-    prepare = _make_transforms(config.data.prepare, "data.prepare")
-    first = [] if config.augment.replaces_prepare else prepare
+    # Training has its own: what a transform of the user's keeps is not validation's.
+    prepare, first = (_make_transforms(config.data.prepare, "data.prepare") for _ in range(2))
+    if config.augment.replaces_prepare:
+        first = []
     stored = rows.map(
         lambda row: compose([*first, *_make_stage(config.augment.stored, row, "stored")])
     )
@@ -83,8 +85,8 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
     num_train = _num_train(config, train)
     single = drop_single and _leaves_one(num_train, config.batch_size)
     options = _options(config, device)
-    marks = {"data.train": train.identity(), "data.val": val.identity()}
-    run.record_inputs({**marks, "code": project_code()})
+    train_mark, val_mark = train.identity(), val.identity()
+    run.record_inputs({"data.train": train_mark, "data.val": val_mark, "code": project_code()})
     return Loaders(
         num_train=num_train,
         num_val=len(val),
@@ -101,7 +103,7 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
             shuffle=True,
             drop_last=single or config.loader.drop_last,
             fingerprint=_without_secret(
-                fingerprint(config, table, config.data.train, train, stored=True), run
+                fingerprint(config, table, config.data.train, train_mark, stored=True), run
             ),
             finish=finish,
             prefetch=getattr(train, "prefetch", None),
@@ -114,7 +116,7 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
             lifetime=FOREVER,
             seed=config.seed,
             fingerprint=_without_secret(
-                fingerprint(config, table, config.data.val, val, stored=False), run
+                fingerprint(config, table, config.data.val, val_mark, stored=False), run
             ),
             prefetch=getattr(val, "prefetch", None),
             **options,

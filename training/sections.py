@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from training.checks import check, check_minimum
@@ -29,7 +29,7 @@ class DataConfig:
     path: str | None = None
     url: str | None = None
     size: Any = None
-    storage_options: dict[str, Any] = field(default_factory=dict)
+    storage_options: dict[str, Any] | None = None
     cache_bytes: int | None = None
     download: bool = False
     on_error: str = "raise"

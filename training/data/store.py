@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from queue import Empty, SimpleQueue
 from typing import Any
+from urllib.parse import quote
 
 from training.checks import ConfigError
 from training.data.images import UnreadableError
@@ -64,6 +65,7 @@ class Store:
             FileNotFoundError: there is no such file.
             UnreadableError: it could not be fetched in any attempt; names it and says why.
         """
+        self._connected()  # a mistake in the address is no matter of attempts
         pause_s = self._pause_s
         for attempt in range(1, self._num_attempts + 1):
             try:
@@ -92,7 +94,8 @@ class Store:
 
     def _fetch_once(self, name: str) -> bytes:
         system, root = self._connected()
-        path = f"{root}/{name}"
+        # In an address some characters have other meanings.
+        path = f"{root}/{quote(name) if root.startswith(('http:', 'https:')) else name}"
         if getattr(system, "async_impl", False):
             from fsspec.asyn import sync
 
