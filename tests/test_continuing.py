@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import runs
 import torch
+from omegaconf import OmegaConf
 
 from reuseloader import ReuseDataLoader
 from training import checkpoint, loop
@@ -118,11 +119,11 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR1])
 @pytest.mark.parametrize("place", PLACES)
 def test_a_signal_at_any_place_is_one_to_go_on_from(
-    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, signum: int
+    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
+    signum = signal.SIGUSR1
     options = (*BASE, "trainer.ema_decay=0.9", "epochs=2")
     watch.start(tmp_path / "whole", *options)
     owner, name = PLACES[place]
@@ -173,7 +174,13 @@ PRESETS: dict[str, tuple[str, ...]] = {
 }
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+FAST_AND_SLOW = [
+    *("onecycle", "plateau"),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("cosine", "multistep", "constant")),
+]
+
+
+@pytest.mark.parametrize("preset", FAST_AND_SLOW)
 def test_a_new_rate_scales_what_the_schedule_makes_of_it(
     watch: Watch, tmp_path: Path, preset: str
 ) -> None:
@@ -195,7 +202,7 @@ def test_a_new_rate_scales_what_the_schedule_makes_of_it(
     assert watch.rates == [pytest.approx(rates) for rates in expected]
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", FAST_AND_SLOW)
 def test_raised_epochs_do_not_send_the_rate_up_again(
     watch: Watch, tmp_path: Path, preset: str
 ) -> None:
@@ -299,32 +306,37 @@ def test_states_of_generators_survive(tmp_path: Path) -> None:
     assert str(draw()) == expected
 
 
-def test_a_record_without_a_section_that_came_later_is_gone_on_with(
-    watch: Watch, tmp_path: Path
-) -> None:
-    composed = runs.compose_config()
-    del composed["report"], composed["tracker"]["num_pictures"], composed["trainer"]["echo"]
-    config = load_config(composed)
+def test_a_record_without_a_section_that_came_later_is_gone_on_with() -> None:
+    composed: Any = OmegaConf.to_container(runs.compose_config())
+    del composed["report"], composed["trainer"]["echo"]
+    config = load_config(OmegaConf.create(composed))
     assert (config.report, config.trainer.echo) == (ReportConfig(), 1)
-    for section in ("cache", "data"):
-        composed = runs.compose_config()
+    for section in ("loader", "lifetime"):
+        composed = OmegaConf.to_container(runs.compose_config())
         del composed[section]
         with pytest.raises(ConfigError, match=rf"^{section} must be in the config, but it is not"):
-            load_config(composed)
+            load_config(OmegaConf.create(composed))
 
 
-@pytest.mark.parametrize("name", ["status.json", "inputs.json", "metrics.csv"])
-@pytest.mark.parametrize("content", [None, b"", b"{", b"[1]", b"a,b\r\n1,2\r\n", b"\xff"])
-def test_a_broken_file_of_a_run_does_not_stop_it(
-    watch: Watch, tmp_path: Path, name: str, content: bytes | None
-) -> None:
+BROKEN = {
+    "status.json": [None, b"", b"{", b"[1]", b"\xff"],
+    "inputs.json": [None, b"{", b"\xff"],
+    "metrics.csv": [None, b"", b"a,b\r\n1,2\r\n", b"\xff"],
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_file_of_a_run_does_not_stop_it(watch: Watch, tmp_path: Path, name: str) -> None:
     """What is lost is lost; what remains is trained."""
-    watch.start(tmp_path, *BASE, "epochs=1")
-    (tmp_path / name).unlink()
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    watch.start(tmp_path, *BASE, "epochs=2")
-    assert len(watch.seen) == 8
-    assert runs.rows(tmp_path)[-1]["epoch"] == 1
+    options = (*BASE, "data.train.limit=16", "data.val.limit=10")
+    watch.start(tmp_path, *options, "epochs=1")
+    for number, content in enumerate(BROKEN[name], 2):
+        (tmp_path / name).unlink()
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+        end = () if number == 2 else ("schedule_end=1",)
+        watch.start(tmp_path, *options, f"epochs={number}", *end)
+        assert len(watch.seen) == number
+        assert runs.rows(tmp_path)[-1]["epoch"] == number - 1
     log = (tmp_path / "train.log").read_text()
     assert ("are code and data what they were?" in log) == (name == "inputs.json")

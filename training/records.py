@@ -248,7 +248,9 @@ def read_json(file: Path) -> dict[str, Any]:
 def read_metrics(directory: Path) -> list[dict[str, str]]:
     """Return the rows of `metrics.csv`; one that a kill cut short is left out."""
     try:
-        with open(directory / "metrics.csv", newline="", encoding="utf-8") as file:
+        with open(
+            directory / "metrics.csv", newline="", encoding="utf-8", errors="replace"
+        ) as file:
             lines = [line for line in file if line.endswith("\n")]
     except FileNotFoundError:
         return []
