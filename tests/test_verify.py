@@ -265,7 +265,7 @@ FORMAT = (
         (torch.eye(2).to_sparse(), (2 * torch.eye(2)).to_sparse(), SPARSE),
         (torch.eye(2).to_sparse(), torch.zeros(2, 2).to_sparse(), SPARSE),
         (torch.ones(2, dtype=torch.cfloat).conj(), torch.ones(2, dtype=torch.cfloat), CONJUGATE),
-        (torch.eye(2, dtype=torch.bfloat16), torch.ones(2, 2, dtype=torch.bfloat16), BFLOAT),
+        (torch.eye(2).bfloat16(), torch.ones(2, 2).bfloat16(), BFLOAT),
         (boxes("XYXY", 9), boxes("XYWH", 9), FORMAT),
         (boxes("XYXY", 9), boxes("XYXY", 8), "sample.canvas_size[0] was 9 and is 8"),
         (
