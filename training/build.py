@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
+from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
@@ -61,6 +62,19 @@ def finish_image(
     with seeded(key.use_seed), single_thread():
         image = transforms.at(key.epoch)(sample["image"])
     return {**sample, "image": to_bytes(image, "augment.fresh")}
+
+
+class ToRGB:
+    """Gives an image of one channel, 1 x H x W, three that are alike; leaves others alone.
+
+    torchvision's own transform for that, `v2.RGB`, needs 0.20, and `v2.Grayscale` 0.17.
+    """
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        """Return the image, 3 x H x W."""
+        if image.shape[0] != 1:
+            return image
+        return tv_tensors.wrap(image.repeat(3, 1, 1), like=image)
 
 
 def to_bytes(image: torch.Tensor, place: str) -> torch.Tensor:
