@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
@@ -31,6 +32,11 @@ from training.targets import PROJECT
 SMALL = (
     *("data.train.limit=64", "data.val.limit=40", "augment=none", "epochs=2", "batch_size=16"),
     *("num_workers=0", "device=cpu", "tracker=csv", "model.width=4"),
+)
+
+
+needs_fp16 = pytest.mark.skipif(
+    not hasattr(torch.amp, "GradScaler"), reason="torch before 2.3 knows fp16 on CUDA alone"
 )
 
 

@@ -19,7 +19,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from reuseloader import ReuseDataLoader, ReuseKey, ReusePolicy, load_tensors, save_tensors
-from training.build import build_image, compose, finish_image
+from training.build import ToRGB, build_image, compose, finish_image
 from training.checks import ConfigError
 from training.config import load_config
 from training.curriculum import Steps, expand
@@ -31,8 +31,14 @@ from training.records import Record, Run
 SOURCE = Digits("train", limit=8)
 CHAIN = Steps(
     {
-        0: v2.Compose([v2.Resize([32, 32]), v2.ElasticTransform(30.0, 4.0), v2.GaussianBlur(5)]),
-        3: v2.Compose([v2.Resize([32, 32]), v2.RandomAffine(20.0)]),
+        0: v2.Compose(
+            [
+                v2.Resize([32, 32], antialias=True),
+                v2.ElasticTransform(30.0, 4.0),
+                v2.GaussianBlur(5),
+            ]
+        ),
+        3: v2.Compose([v2.Resize([32, 32], antialias=True), v2.RandomAffine(20.0)]),
     }
 )
 
@@ -150,6 +156,12 @@ def test_what_a_resize_overshoots_is_clamped() -> None:
 def test_transforms_that_leave_no_tensor_are_named() -> None:
     with pytest.raises(ConfigError, match=r"^augment.stored must leave a tensor, but got Image$"):
         build_image(key(3, 0), source=SOURCE, transforms=Steps({0: v2.ToPILImage()}))
+
+
+def test_an_image_of_one_channel_gets_three_alike_and_others_stay() -> None:
+    grey, colour = SOURCE[0]["image"], torch.rand(3, 4, 4)
+    assert torch.equal(ToRGB()(grey), torch.cat([grey, grey, grey]))
+    assert ToRGB()(colour) is colour
 
 
 def test_the_fresh_stage_ends_in_bytes_too() -> None:

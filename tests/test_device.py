@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import runs
 import torch
 from runs import make_config
 
@@ -132,7 +133,9 @@ def test_what_is_no_tensor_passes_through() -> None:
     assert moved["name"] == ["a"]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
+@pytest.mark.parametrize(
+    "precision", ["fp32", "tf32", "bf16", pytest.param("fp16", marks=runs.needs_fp16)]
+)
 def test_precision_is_that_of_the_forward_pass(precision: str) -> None:
     expected = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
     with autocast(CPU, precision):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torchvision import tv_tensors
 
-from training.data.digits import FILE, Digits, ThreeChannels
+from training.data.digits import FILE, Digits
 
 SIZES = {"train": 1437, "val": 360}
 COUNTS = {
@@ -148,11 +148,3 @@ def test_the_licence_lies_beside_the_file() -> None:
     note = FILE.with_name("digits.md").read_text()
     assert "CC BY 4.0" in note
     assert "10.24432/C50P49" in note
-
-
-def test_a_digit_gets_three_channels_alike() -> None:
-    image = Digits("train")[5]["image"]
-    coloured = ThreeChannels()(image)
-    assert type(coloured) is tv_tensors.Image
-    assert coloured.dtype == torch.uint8
-    assert torch.equal(coloured.as_subclass(torch.Tensor), torch.cat([image] * 3))

@@ -21,7 +21,7 @@ from training.models import SmallConvNet
 from training.optim import Plan
 from training.options import TrainerConfig
 from training.schedule import Schedule
-from training.state import Best, State
+from training.state import Best, State, make_scaler
 from training.targets import PROJECT
 from training.timing import PHASES, Clock
 
@@ -113,7 +113,7 @@ def make_state(schedule: dict[str, Any] = CONSTANT, **changes: Any) -> State:
         model=model,
         optimizer=optimizer,
         schedule=Schedule(schedule, optimizer, plan, "val_accuracy"),
-        scaler=changes.pop("scaler", torch.amp.GradScaler("cpu", enabled=False)),
+        scaler=changes.pop("scaler", make_scaler(CPU, enabled=False)),
         best=Best.of("val_accuracy"),
         loss=lambda output, _: output.square().mean(),
         **changes,
@@ -194,6 +194,7 @@ def test_an_update_that_fp16_skips_moves_neither_rate_nor_step_nor_average() -> 
     assert [seen[0][1], seen[3][1]] == [0.05, 0.025]
 
 
+@runs.needs_fp16
 def test_a_gradient_that_overflows_is_skipped_by_the_real_scaler() -> None:
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
     state = make_state(HALVING, scaler=scaler)
@@ -500,6 +501,28 @@ def test_the_moving_average_is_what_is_evaluated_and_it_is_saved(tmp_path: Path)
     assert [row["val_loss"] for row in plain] != [row["val_loss"] for row in averaged]
     assert checkpoint["ema"]["n_averaged"] == 8
     assert not torch.equal(checkpoint["ema"]["module.0.weight"], checkpoint["model"]["0.weight"])
+
+
+def test_an_update_that_fp16_skips_is_no_point_of_a_curve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[int] = []
+    step_optimizer, calls = loop.step_optimizer, iter(range(8))
+    skipped = (0, 3, 4)
+    monkeypatch.setattr(
+        loop,
+        "step_optimizer",
+        lambda state: step_optimizer(state) and next(calls) not in skipped,
+    )
+    monkeypatch.setattr(
+        loop.Trackers,
+        "scalars",
+        lambda _, values, step: steps.append(step) if "train/loss" in values else None,
+    )
+    rows = runs.train(tmp_path, "+tracker.log_every=1")
+
+    assert steps == [1, 2, 3, 4, 5]
+    assert [row["step"] for row in rows] == [2.0, 5.0]
 
 
 @pytest.mark.slow

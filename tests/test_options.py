@@ -89,8 +89,14 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(loop, "update", watched)
 
 
-def slow(options: Any) -> Any:
-    return [pytest.param(each, marks=pytest.mark.slow) for each in options]
+def cases(fast: Any, slow: Any) -> list[Any]:
+    """Return options as parameters, with the marks that they need."""
+    marked = [(options, []) for options in fast]
+    marked += [(options, [pytest.mark.slow]) for options in slow]
+    return [
+        pytest.param(options, marks=[*marks, *[runs.needs_fp16] * ("fp16" in str(options))])
+        for options, marks in marked
+    ]
 
 
 def names(options: tuple[str, ...]) -> str:
@@ -100,7 +106,7 @@ def names(options: tuple[str, ...]) -> str:
 
 
 @pytest.mark.parametrize(
-    "options", [*ALONE, *TOGETHER, *slow(ALONE_SLOW), *slow(TOGETHER_SLOW)], ids=names
+    "options", cases([*ALONE, *TOGETHER], [*ALONE_SLOW, *TOGETHER_SLOW]), ids=names
 )
 def test_an_option_trains_and_goes_on_to_the_same_last_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
@@ -139,7 +145,7 @@ ENDS_SLOW = [
 ]
 
 
-@pytest.mark.parametrize("options", [*ENDS, *slow(ENDS_SLOW)], ids=names)
+@pytest.mark.parametrize("options", cases(ENDS, ENDS_SLOW), ids=names)
 @pytest.mark.parametrize("preset", ["cosine", "onecycle"])
 def test_the_rate_ends_exactly_at_its_minimum(
     tmp_path: Path, preset: str, options: tuple[str, ...]
@@ -174,7 +180,10 @@ def test_smoothing_spreads_the_target_in_training_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("precision", "dtype"),
-    [("fp32", "float32"), ("tf32", "float32"), ("bf16", "bfloat16"), ("fp16", "float16")],
+    [
+        *(("fp32", "float32"), ("tf32", "float32"), ("bf16", "bfloat16")),
+        pytest.param("fp16", "float16", marks=runs.needs_fp16),
+    ],
 )
 def test_precision_is_that_of_training_and_of_evaluation_and_not_of_what_is_saved(
     tmp_path: Path, precision: str, dtype: str

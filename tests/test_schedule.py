@@ -13,6 +13,8 @@ from training.checks import ConfigError
 from training.optim import Plan, make_optimizer
 from training.schedule import Schedule, one_cycle, warmup_cosine
 
+pytestmark = pytest.mark.filterwarnings("ignore:The epoch parameter")  # torch 2.1 in SequentialLR
+
 TEN_STEPS = Plan(epochs=2, num_batches=5)
 
 

@@ -10,6 +10,7 @@ import torch
 from runs import make_config
 from torch import nn
 
+from training.checks import ConfigError
 from training.optim import Plan
 from training.progress import TrainLoss
 from training.state import (
@@ -80,20 +81,33 @@ def test_a_model_that_arrives_in_evaluation_mode_is_trained() -> None:
     assert make_model(config, CPU).training
 
 
+@pytest.mark.parametrize("compiles", [False, True])
+def test_the_model_is_compiled_in_place_where_asked_and_not_its_average(
+    monkeypatch: pytest.MonkeyPatch, compiles: bool
+) -> None:
+    compiled: list[nn.Module] = []
+    monkeypatch.setattr(nn.Module, "compile", lambda model: compiled.append(model), raising=False)
+
+    state = make_small(f"trainer.compile={compiles}", "trainer.ema_decay=0.9")
+
+    assert compiled == [state.model] * compiles
+
+
 def make_evaluating(**_: Any) -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 10, 3)).eval()
 
 
-def test_a_checkpoint_continues_where_it_was_saved(tmp_path: Path) -> None:
-    overrides = ["trainer.ema_decay=0.9", "schedule=cosine", "trainer.precision=fp16"]
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("fp16", marks=runs.needs_fp16)])
+def test_a_checkpoint_continues_where_it_was_saved(tmp_path: Path, precision: str) -> None:
+    overrides = ["trainer.ema_decay=0.9", "schedule=cosine", f"trainer.precision={precision}"]
     first, second = make_small(*overrides), make_small(*overrides)
-    steps(first, 3)
+    steps(first, 3, precision)
     torch.save(first.checkpoint(), tmp_path / "state.pt")
-    expected = steps(first, 3)
+    expected = steps(first, 3, precision)
 
     second.restore(torch.load(tmp_path / "state.pt", weights_only=True))
 
-    assert expected == steps(second, 3)
+    assert expected == steps(second, 3, precision)
     assert (6, first.lr) == (second.step, second.lr)
     assert first.best == second.best
     for ours, theirs in zip(
@@ -104,16 +118,23 @@ def test_a_checkpoint_continues_where_it_was_saved(tmp_path: Path) -> None:
         assert torch.equal(theirs, ours)
 
 
+def test_a_torch_that_cannot_scale_on_this_device_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.amp, "GradScaler", raising=False)
+
+    with pytest.raises(ConfigError, match=r"^trainer.precision must be fp32 or bf16 on cpu with"):
+        make_small("trainer.precision=fp16")
+
+
 def random_images() -> torch.Tensor:
     return torch.randint(256, (4, 3, 64, 64), dtype=torch.uint8)
 
 
-def steps(state: State, count: int) -> list[float]:
+def steps(state: State, count: int, precision: str = "fp32") -> list[float]:
     """Train on random images; return the losses."""
     from training.device import Preprocess
     from training.loop import update
 
-    config = make_config("trainer.precision=fp16")
+    config = make_config(f"trainer.precision={precision}")
     prepare = Preprocess(config, CPU)
     state.losses = TrainLoss()
     for _ in range(count):

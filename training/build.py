@@ -72,6 +72,19 @@ def finish_image(
     return {**sample, "image": to_bytes(sample["image"], "augment.fresh")}
 
 
+class ToRGB:
+    """Gives an image of one channel, 1 x H x W, three that are alike; leaves others alone.
+
+    torchvision's own transform for that, `v2.RGB`, needs 0.20, and `v2.Grayscale` 0.17.
+    """
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        """Return the image, 3 x H x W."""
+        if image.shape[0] != 1:
+            return image
+        return tv_tensors.wrap(image.repeat(3, 1, 1), like=image)
+
+
 def to_bytes(image: torch.Tensor, place: str) -> torch.Tensor:
     """Return what transforms left as a plain uint8 tensor.
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from training.checks import ConfigError
 from training.config import Config
 from training.environment import versions
 from training.optim import Plan, make_optimizer
@@ -201,7 +202,7 @@ def make_state(config: Config, model: nn.Module, device: torch.device, plan: Pla
         model=model,
         optimizer=optimizer,
         schedule=schedule,
-        scaler=_make_scaler(device, enabled=trainer.precision == "fp16"),
+        scaler=make_scaler(device, enabled=trainer.precision == "fp16"),
         best=Best.of(trainer.monitor),
         base_lr=optimizer.defaults.get("lr"),
         ema=ema,
@@ -209,10 +210,20 @@ def make_state(config: Config, model: nn.Module, device: torch.device, plan: Pla
     )
 
 
-def _make_scaler(device: torch.device, enabled: bool) -> torch.amp.GradScaler:
+def make_scaler(device: torch.device, enabled: bool) -> torch.amp.GradScaler:
+    """Return what scales the loss for fp16, or passes everything on where it is not enabled.
+
+    Raises:
+        ConfigError: this torch knows fp16 on CUDA alone.
+    """
     if hasattr(torch.amp, "GradScaler"):
         return torch.amp.GradScaler(device.type, enabled=enabled)
-    return torch.cuda.amp.GradScaler(enabled=enabled)  # torch before 2.3
+    if enabled and device.type != "cuda":
+        raise ConfigError(
+            f"trainer.precision must be fp32 or bf16 on {device.type} with torch "
+            f"{torch.__version__}, but got trainer.precision=fp16; torch 2.3 can do it"
+        )
+    return torch.cuda.amp.GradScaler(enabled=enabled)
 
 
 @contextmanager

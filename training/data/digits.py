@@ -55,11 +55,3 @@ class Digits:
     def identity(self) -> str:
         """Return a digest of the images and labels of the split."""
         return sha256(self.images.tobytes() + self.labels.tobytes()).hexdigest()
-
-
-class ThreeChannels:
-    """Repeats the one channel of an image, as Grayscale does in torchvision from 0.17 on."""
-
-    def __call__(self, image: torch.Tensor) -> torch.Tensor:
-        """Return an image, 3 x H x W, of one that is 1 x H x W."""
-        return tv_tensors.wrap(image.expand(3, -1, -1), like=image)
