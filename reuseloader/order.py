@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reuseloader.ownership import Deal, Round
-from reuseloader.permutation import Integers, permute_blocks
+from reuseloader.permutation import Integers, permute_blocks, split
 from reuseloader.policy import ReusePolicy, check_integer, mix
 from reuseloader.sizes import SizeTable
 
@@ -156,10 +156,12 @@ class EpochOrder:
         slots = spread.slots(own, self.rank)
         if position.size and position.max() == num_real:
             slots[position == num_real] = spread.padding(self.rank)
-        blocks, row = self._split(slots)
-        for deal in self._deals(epoch):
-            blocks = deal.items(blocks)
-        return blocks * self.block_size + row
+        deals = self._deals(epoch)
+        if self.block_size == 1 or not deals:
+            return _items(deals, slots)
+        blocks, row = split(slots, self.block_size)
+        distinct, at = np.unique(blocks, return_inverse=True)  # many rows of few blocks
+        return _items(deals, distinct)[at] * self.block_size + row
 
     def _shuffled(self, position: Integers, epoch: int, num_real: int) -> Integers:
         key = mix(self.policy.seed, _TO_SHUFFLE_SHARE, epoch, self.rank)
@@ -167,15 +169,10 @@ class EpochOrder:
         return permute_blocks(own, num_real, self.block_size, key)
 
     def _slots(self, index: Integers, epoch: int) -> Integers:
-        blocks, row = self._split(index)
+        blocks, row = split(index, self.block_size)
         for deal in self._deals(epoch):
             blocks = deal.slots(blocks)
         return blocks * self.block_size + row
-
-    def _split(self, number: Integers) -> tuple[Integers, Integers]:
-        if self.block_size == 1:
-            return number, np.zeros_like(number)
-        return np.divmod(number, self.block_size)
 
     def _deals(self, epoch: int) -> list[Deal]:
         """Return how the blocks lie in the slots; a block that a step completes keeps its place."""
@@ -205,6 +202,12 @@ class EpochOrder:
     def _period(self) -> int:
         """Return after how many blocks the phases of their samples repeat."""
         return self.policy.lifetime // gcd(self.policy.lifetime, self.block_size)
+
+
+def _items(deals: list[Deal], slots: Integers) -> Integers:
+    for deal in deals:
+        slots = deal.items(slots)
+    return slots
 
 
 def _checked(name: str, value: Any, stop: int) -> Integers:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reuseloader.permutation import Integers, Keys, permute_each, unpermute_each
+from reuseloader.permutation import Integers, Keys, permute_each, split, unpermute_each
 from reuseloader.policy import _step_array, mix
 
 _TO_DEAL = 6  # after the streams of policy, loader and verify
@@ -53,7 +53,7 @@ class Deal:
         found = slots.copy()
         for group in self._groups():
             here = np.flatnonzero((slots >= group.slots.start) & (slots < group.slots.stop))
-            number, place = np.divmod(slots[here] - group.slots.start, group.num_items)
+            number, place = split(slots[here] - group.slots.start, group.num_items)
             number += group.classes.start
             member = permute_each(place, group.num_items, self._keys(number))
             found[here] = self.start + number + self.lifetime * member
@@ -64,11 +64,11 @@ class Deal:
         found = items.copy()
         inside = (items >= self.start) & (items < self.stop)
         for group in self._groups():
-            number = (items - self.start) % self.lifetime
+            member, number = split(items - self.start, self.lifetime)
             here = np.flatnonzero(
                 inside & (number >= group.classes.start) & (number < group.classes.stop)
             )
-            member, number = (items[here] - self.start) // self.lifetime, number[here]
+            member, number = member[here], number[here]
             place = unpermute_each(member, group.num_items, self._keys(number))
             first = group.slots.start + (number - group.classes.start) * group.num_items
             found[here] = first + place
@@ -83,7 +83,7 @@ class Deal:
         yield _Group(num_items, range(num_longer, self.lifetime), range(border, self.stop))
 
     def _keys(self, number: Integers) -> Keys:
-        phase = (number + self.start % self.lifetime) % self.lifetime
+        phase = split(number + self.start % self.lifetime, self.lifetime)[1]
         generation, passed = divmod(self.epoch, self.lifetime)
         bases = [mix(self.seed, _TO_DEAL, self.start, generation + later) for later in (0, 1)]
         key = np.array(bases, dtype=np.uint64)[(phase >= self.lifetime - passed).astype(np.int64)]
@@ -118,8 +118,8 @@ class Round:
 
     def slots(self, number: Integers, rank: int) -> Integers:
         """Return the slots that a rank gets as its 0th, 1st, 2nd ..., shape (n,)."""
-        turn, row = np.divmod(number, self.block_size)
-        place = (rank - self._shift(turn)) % self.num_replicas
+        turn, row = split(number, self.block_size)
+        place = self._modulo(rank - self._shift(turn))
         slots = (turn * self.num_replicas + place) * self.block_size + row
         rest = np.flatnonzero(number >= self._num_rounds * self.block_size)
         if rest.size:
@@ -134,7 +134,7 @@ class Round:
 
     def ranks(self, slots: Integers) -> Integers:
         """Return the rank that gets each slot, shape (n,)."""
-        turn, place = np.divmod(slots // self.block_size, self.num_replicas)
+        turn, place = split(slots // self.block_size, self.num_replicas)
         rest = np.flatnonzero(slots >= self._rest)
         if rest.size:
             number = slots[rest] - self._rest
@@ -142,7 +142,7 @@ class Round:
             behind = self._longer + (number - border) // max(self._piece, 1)
             place[rest] = np.where(number < border, number // (self._piece + 1), behind)
             turn[rest] = self._num_rounds
-        return (place + self._shift(turn)) % self.num_replicas
+        return self._modulo(place + self._shift(turn))
 
     @property
     def _num_rounds(self) -> int:
@@ -163,10 +163,15 @@ class Round:
     def _place(self, rank: int) -> int:
         """Return where a rank stands among the pieces."""
         last = np.array([self._num_rounds])
-        return int((rank - self._shift(last)[0]) % self.num_replicas)
+        return int(self._modulo(rank - self._shift(last))[0])
 
     def _shift(self, turn: Integers) -> Integers:
         """Return by how many ranks a round begins later."""
         common = gcd(self.period, self.num_replicas)
+        if common == 1:
+            return np.zeros_like(turn)
         num_rounds = min(self.period // common, self.size)  # after them all phases have come
         return turn // num_rounds % common
+
+    def _modulo(self, number: Integers) -> Integers:
+        return split(number, self.num_replicas)[1]
