@@ -4,7 +4,7 @@ RUN := $(VENV)/bin/python
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all check bench clean
+.PHONY: help setup train test test-all check bench bounds clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ check: setup  ## Lint, and check the types
 bench: setup  ## Measure reading beside other caches: make bench ARGS="--workers 2"
 	$(RUN) -m pip install --quiet --editable '.[bench]'
 	$(RUN) benchmarks/loader.py $(ARGS)
+
+bounds: setup  ## Say what bounds a training, and which lifetime would change it
+	$(RUN) -m training.bounds $(ARGS)
 
 clean:  ## Remove what running and testing left, the runs excepted
 	rm -rf .pytest_cache .mypy_cache .ruff_cache build *.egg-info

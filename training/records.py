@@ -69,9 +69,8 @@ class Run:
         self._is_begun = record.changes is None
         if self._is_begun:
             self._begin(record)
-        delay = not self._is_begun  # a run that turns out to be finished stays as it is
         file = logging.FileHandler(
-            directory / "train.log", encoding="utf-8", errors="backslashreplace", delay=delay
+            directory / "train.log", encoding="utf-8", errors="backslashreplace", delay=True
         )
         self._handlers = [_Console(), file]
 
@@ -151,6 +150,8 @@ class Run:
 
     def __enter__(self) -> Run:
         self.signals.install()
+        if self._is_begun:  # a run that turns out to be finished stays as it is
+            (self.directory / "train.log").touch()
         self._handlers[1].setFormatter(_Formatter(self.redact))
         self._loggers = []
         for logger in map(logging.getLogger, ("training", "py.warnings")):

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from training.bounds.prediction import LIFETIMES, Costs, Input, choose, predict, predict_all
+
+ONE = Input(
+    num_workers=1,
+    built_per_s=100,
+    stored_per_s=80,
+    reused_per_s=10_000,
+    built_cpu_s=0.01,
+    stored_cpu_s=0.0125,
+    reused_cpu_s=0.0002,
+    receive_s=0.001,
+)
+TWO = replace(ONE, num_workers=2, built_per_s=200, stored_per_s=160, reused_per_s=20_000)
+COSTS = Costs(
+    num_samples=1000,
+    num_batches=10,
+    num_cores=64,
+    step_s=0.199,
+    step_cpu_s=0.1,
+    eval_s=0.5,
+    checkpoint_s=0.25,
+    inputs=[ONE, TWO],
+)
+"""Computing takes 2 s of an epoch, with what it takes to receive its batches."""
+
+
+def test_workers_that_are_slower_than_the_training_are_the_bound() -> None:
+    one = predict(COSTS, 1, ONE)
+
+    assert (one.bound, one.compute_s) == ("input", pytest.approx(2.0))
+    # 1000 samples at 100 a second, and the step that follows the last of them.
+    assert one.epoch_s == pytest.approx(10 + 0.2 + 0.75)
+
+
+def test_at_a_longer_lifetime_the_share_that_is_built_is_stored_as_well() -> None:
+    one = predict(COSTS, 4, ONE)
+
+    assert one.epoch_s == pytest.approx(250 / 80 + 750 / 10_000 + 0.2 + 0.75)
+
+
+def test_a_training_that_is_slower_than_the_workers_waits_for_its_first_batch_alone() -> None:
+    sixteen = predict(COSTS, 16, TWO)
+
+    # A worker makes the 100 samples of the first batch at half the rate of both.
+    first_s = 100 * 2 * (1 / 16 / 160 + 15 / 16 / 20_000)
+    assert sixteen.bound == "compute" and sixteen.is_bound_by_compute
+    assert sixteen.epoch_s == pytest.approx(2.0 + first_s + 0.75)
+
+
+def test_all_the_work_over_the_cores_may_be_the_bound() -> None:
+    # 10 s of building and 1 s of the host for the training, on one core.
+    one = predict(replace(COSTS, num_cores=1), 1, TWO)
+
+    assert one.bound == "cores"
+    assert one.epoch_s == pytest.approx(11 + 0.75)
+
+
+def test_without_workers_one_comes_after_the_other() -> None:
+    alone = predict(COSTS, 2, replace(ONE, num_workers=0))
+
+    assert alone.bound == "input"
+    assert alone.epoch_s == pytest.approx(500 / 80 + 500 / 10_000 + 1.99 + 0.75)
+    fast = replace(ONE, num_workers=0, stored_per_s=10**6, reused_per_s=10**6)
+    assert predict(COSTS, 2, fast).bound == "compute"
+
+
+def test_the_smallest_lifetime_that_makes_compute_the_bound_is_chosen() -> None:
+    table = predict_all(COSTS)
+    best = choose(table)
+
+    assert [row[0].lifetime for row in table] == list(LIFETIMES)
+    assert (best.lifetime, best.num_workers) == (4, 2)
+    assert not table[2][1].is_bound_by_compute  # lifetime 3
+    assert not any(row[0].is_bound_by_compute for row in table[:4])  # one worker
+
+
+def test_of_several_numbers_of_workers_the_fewest_that_are_enough_are_chosen() -> None:
+    best = choose(predict_all(replace(COSTS, step_s=2.0)))
+
+    assert (best.lifetime, best.num_workers) == (1, 1)
+
+
+def test_where_nothing_makes_compute_the_bound_the_fastest_is_chosen() -> None:
+    best = choose(predict_all(replace(COSTS, step_s=1e-5, inputs=[ONE])))
+
+    assert (best.lifetime, best.num_workers, best.bound) == (16, 1, "input")

@@ -1,0 +1,260 @@
+"""Measures on the user's own config what building, reading and computing cost here."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from reuseloader import FOREVER
+from training.bounds.passes import Times, read_times, timed_pass, workers_memory
+from training.bounds.prediction import Costs, Input
+from training.config import Config
+from training.device import Batch, Preprocess, choose_device, repeat, set_up, to_device
+from training.loaders import Loaders, make_loaders
+from training.loop import Job, evaluate, update, windows
+from training.models import has_batch_norm
+from training.optim import Plan
+from training.records import Record, Run
+from training.sections import Table
+from training.state import make_model, make_state
+from training.timing import Clock
+from training.tracking import Trackers
+
+_PART_S = 2.0  # seconds that each part is measured for, about: a minute for all of them
+_BATCH_S = 0.5  # a worker's batch that is to take no longer is made smaller
+_MANY_EPOCHS = 10**6  # so that the schedule of the rate does not end
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """All that was measured.
+
+    Attributes:
+        build, read: times of single samples, in one process.
+        costs: what follows from them for an epoch.
+        batch_size: samples of a training step.
+        warmup_s: the first steps, with compiling.
+        cache_bytes: what the stored samples of training and validation will take.
+    """
+
+    build: Times
+    read: Times
+    costs: Costs
+    batch_size: int
+    warmup_s: float
+    cache_bytes: int
+
+
+class Bench:
+    """Makes loaders of a config in a folder of its own, and measures them.
+
+    Args:
+        config: the user's.
+        table: the expanded curriculum.
+        folder: empty; the caller removes it.
+        say: called with a line when a part begins.
+    """
+
+    def __init__(
+        self, config: Config, table: Table, folder: Path, say: Callable[[str], None]
+    ) -> None:
+        cache = replace(config.cache, directory=None)
+        self.config = replace(config, cache=cache)
+        self.device = choose_device(config.device)
+        self._table, self._folder, self._say = table, folder, say
+        self._count = 0
+        set_up(self.config)
+        self._model = make_model(self.config, self.device)
+
+    def measure(self) -> Bounds:
+        """Measure everything; takes about a minute."""
+        self._say("building samples, one by one")
+        run, loaders = self.loaders()
+        build = self.build_times(loaders)
+        num_batches = Plan.of(self.config, len(loaders.train)).num_batches
+        num_samples = min(loaders.num_train, num_batches * self.config.batch_size)
+        self._say("training on a batch in memory")
+        step_s, step_cpu_s, warmup_s, checkpoint_s = self.step(run, loaders)
+        self._say("evaluating")
+        eval_s, val_bytes = self.evaluation()
+        inputs, sizes = [], []
+        for num_workers in worker_counts(self.config.num_workers, num_cores()):
+            self._say(f"loading with num_workers={num_workers}")
+            given, sample_bytes, read = self.input(num_workers, build.median)
+            inputs.append(given)
+            sizes.append(sample_bytes)
+        return Bounds(
+            build=build,
+            read=read,
+            costs=Costs(
+                num_samples=num_samples,
+                num_batches=num_batches,
+                num_cores=num_cores(),
+                step_s=step_s,
+                step_cpu_s=step_cpu_s,
+                eval_s=eval_s / self.config.trainer.evaluate_every,
+                checkpoint_s=checkpoint_s,
+                inputs=inputs,
+            ),
+            batch_size=self.config.batch_size,
+            warmup_s=warmup_s,
+            cache_bytes=round(loaders.num_train * max(sizes) + loaders.num_val * val_bytes),
+        )
+
+    def loaders(self, **changes: Any) -> tuple[Run, Loaders]:
+        """Make the loaders of the config with some changes, over an empty folder."""
+        self._count += 1
+        config = replace(self.config, **changes)
+        record = Record(config={}, overrides=[], curriculum=self._table)
+        run = Run(self._folder / str(self._count), config, record)
+        drop_single = has_batch_norm(self._model)
+        return run, make_loaders(run, self.device, drop_single=drop_single)
+
+    def build_times(self, loaders: Loaders) -> Times:
+        """Build samples from all over the data, in this process; the first one warms it up."""
+        policy, size = loaders.train.policy, loaders.num_train
+        values: list[float] = []
+        start = time.perf_counter()
+        for number in range(min(size, 1000)):
+            key = policy.key(int(policy.order(number, 0, size)), 0)
+            before = time.perf_counter()
+            loaders.build(key)
+            now = time.perf_counter()
+            values.append(now - before)
+            if now - start > _PART_S and number >= 4:
+                break
+        return Times(values=values[1:] or values)
+
+    def step(self, run: Run, loaders: Loaders) -> tuple[float, float, float, float]:
+        """Return seconds and processor seconds of a batch, seconds to warm up and to save."""
+        trainer = self.config.trainer
+        plan = Plan.of(self.config, len(loaders.train))
+        plan = replace(plan, epochs=_MANY_EPOCHS, schedule_end=None)
+        state = make_state(self.config, self._model, self.device, plan)
+        prepare, batch = Preprocess(self.config, self.device), self.batch(loaders)
+
+        def train(num_batches: int) -> None:
+            batches = to_device((batch for _ in range(num_batches)), self.device, Clock())
+            for window in windows(repeat(batches, trainer.echo), trainer.accumulate):
+                update(trainer, state, prepare, window)
+            state.losses.unread.clear()
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+
+        def save() -> None:
+            content = {**state.checkpoint(), "loader": loaders.train.state_dict()}
+            run.save_checkpoint("last", content)
+
+        warmup_s = _seconds(lambda: train(2 * trainer.accumulate))
+        save()
+        checkpoint_s = _seconds(save)
+        num_batches, start, cpu_start = 0, time.perf_counter(), time.process_time()
+        while num_batches == 0 or time.perf_counter() - start < _PART_S:
+            train(5 * trainer.accumulate)
+            num_batches += 5 * trainer.accumulate
+        seconds, cpu_s = time.perf_counter() - start, time.process_time() - cpu_start
+        return seconds / num_batches, cpu_s / num_batches, warmup_s, checkpoint_s
+
+    def batch(self, loaders: Loaders) -> Batch:
+        """Return a batch of the training loader's size, made of a few samples."""
+        policy, size = loaders.train.policy, loaders.num_train
+        keys = [policy.key(index, 0) for index in range(min(size, self.config.batch_size, 8))]
+        samples = [loaders.build(key) for key in keys]
+        if loaders.finish is not None:
+            samples = [loaders.finish(s, key) for s, key in zip(samples, keys, strict=True)]
+        length = min(size, self.config.batch_size)
+        batch: Batch = torch.utils.data.default_collate(
+            [samples[number % len(samples)] for number in range(length)]
+        )
+        if self.device.type == "cuda":
+            batch = {
+                name: value.pin_memory() if isinstance(value, torch.Tensor) else value
+                for name, value in batch.items()
+            }
+        return batch
+
+    def evaluation(self) -> tuple[float, float]:
+        """Return seconds of an evaluation, and bytes of a stored validation sample."""
+        run, loaders = self.loaders()
+        plan = Plan.of(self.config, len(loaders.train))
+        whole = len(loaders.val) if plan.limit is None else min(len(loaders.val), plan.limit)
+        few = min(whole, max(20, 2 * self.config.num_workers))
+        job = Job(
+            run=run,
+            plan=replace(plan, limit=few),
+            loaders=loaders,
+            prepare=Preprocess(self.config, self.device),
+            trackers=Trackers({}),
+        )
+        evaluate(job, self._model)  # builds the samples, and imports what it needs
+        eval_s = _seconds(lambda: evaluate(job, self._model)) * whole / few
+        return eval_s, _mean_bytes(run.cache / "val")
+
+    def input(self, num_workers: int, build_s: float) -> tuple[Input, float, Times]:
+        """Measure loading alone; return it, the bytes of a sample, and times of single reads."""
+        batch_size, side = self.config.batch_size, max(1, num_workers)
+        slow = max(1, min(batch_size, int(_BATCH_S / build_s)))  # where a batch takes long
+        _, loaders = self.loaders(lifetime=1, num_workers=num_workers, batch_size=slow)
+        built = timed_pass(loaders.train, side, _PART_S)
+        memory_bytes = workers_memory() if num_workers else 0
+        del loaders
+        gc.collect()  # ends the workers
+        # As many samples as are built in that time, in as many batches for each worker.
+        num_samples = max(2 * slow * side, int(built.per_s * _PART_S))
+        size = batch_size if num_samples >= 2 * batch_size * side else slow
+        rounds = max(2, num_samples // (size * side))
+        trainer = replace(self.config.trainer, overfit_batches=rounds * side, limit_batches=None)
+        run, loaders = self.loaders(
+            lifetime=FOREVER, num_workers=num_workers, batch_size=size, trainer=trainer
+        )
+        stored = timed_pass(loaders.train, side)
+        reused = [timed_pass(loaders.train)]
+        while sum(one.seconds for one in reused) < _PART_S / 2 and len(reused) < 20:
+            reused.append(timed_pass(loaders.train))
+        given = Input(
+            num_workers=num_workers,
+            built_per_s=built.per_s,
+            stored_per_s=stored.per_s,
+            reused_per_s=float(np.median([one.per_s for one in reused])),
+            built_cpu_s=built.cpu_s / built.num_samples,
+            stored_cpu_s=stored.cpu_s / stored.num_samples,
+            reused_cpu_s=float(np.median([one.cpu_s / one.num_samples for one in reused])),
+            receive_s=float(np.median([one.main_cpu_s / one.num_batches for one in reused])),
+            memory_bytes=memory_bytes,
+        )
+        files = list(islice((run.cache / "train").glob("*.pt"), 1000))
+        return given, _mean_bytes(run.cache / "train"), read_times(files)
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def _mean_bytes(folder: Path) -> float:
+    """Return the mean size of the stored samples in a folder; 0 of none."""
+    sizes = [file.stat().st_size for file in islice(folder.glob("*.pt"), 1000)]
+    return sum(sizes) / max(1, len(sizes))
+
+
+def worker_counts(own: int, cores: int) -> list[int]:
+    """Return the numbers of workers that are tried: 1, 2, 4 ... the cores, and the user's own."""
+    powers = {2**n for n in range(cores.bit_length()) if 2**n <= cores}
+    return sorted(powers | {cores, own})
+
+
+def num_cores() -> int:
+    """Return the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
