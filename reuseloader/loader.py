@@ -141,7 +141,7 @@ class ReuseDataLoader(DataLoader[Any]):
 
     def __len__(self) -> int:
         """Return the number of batches of the next pass, from the first batch of its epoch on."""
-        return self._num_batches(self._epoch)
+        return self.num_batches(self._epoch)
 
     def stats(self) -> ReuseStats:
         """Return counts and seconds of the last started pass, for the batches received so far."""
@@ -182,7 +182,7 @@ class ReuseDataLoader(DataLoader[Any]):
         epoch = check_integer("epoch", state["epoch"], minimum=0)
         skip = check_integer("num_batches", state["num_batches"], minimum=0)
         self._check_settings(state, epoch, skip == 0)
-        most = self._num_batches(epoch) if skip else 0
+        most = self.num_batches(epoch) if skip else 0
         if skip > most:
             raise ValueError(f"num_batches must be at most {most}, but got num_batches={skip}")
         self._go_to(epoch, skip)
@@ -226,7 +226,8 @@ class ReuseDataLoader(DataLoader[Any]):
         self._epoch, self._skip = epoch, skip
         self._own_sampler.go_to(epoch)
 
-    def _num_batches(self, epoch: int) -> int:
+    def num_batches(self, epoch: int) -> int:
+        """Return the number of batches of an epoch."""
         if self.order is None:
             return super().__len__()
         num = self.order.length(epoch)
@@ -265,7 +266,7 @@ class ReuseDataLoader(DataLoader[Any]):
             iterator=iterator,
             position=self._current,
             tally=self._tally,
-            length=self._num_batches,
+            length=self.num_batches,
             announce=self._announce,
             begin=self._begin,
             in_workers=self.num_workers > 0,

@@ -11,7 +11,7 @@ import torch
 
 from reuseloader.policy import check_integer, mix
 
-_TO_KEEP = 6  # after the streams of the policy, of the workers and of verification
+_TO_KEEP = 8  # after the streams of policy, loader, verify and order
 _BITS = 62  # of a hash; a limit has to fit into a signed integer
 _MOST_SORTED = 10**6  # indices, which take 1 s; of more, the law of large numbers is enough
 

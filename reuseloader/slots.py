@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from reuseloader.policy import check_integer, mix, permute
+from reuseloader.sizes import SizeTable
 
-_TO_ASSIGN = 7  # after the streams of the policy, of workers, verification and residency
+_TO_ASSIGN = 9  # after the streams of policy, loader, verify, order and residency
 
 
 class SlotRecords:
@@ -23,7 +24,7 @@ class SlotRecords:
 
     Args:
         size: number of slots, or a table of first epoch -> number of slots from there on, which
-            begins at epoch 0 and does not fall.
+            begins at epoch 0 and never falls.
         num_records: records in the store; at least as many as slots.
         lifetime: of the loader.
         seed: any integer, taken modulo 2^64.
@@ -33,21 +34,16 @@ class SlotRecords:
     """
 
     def __init__(
-        self, size: int | Mapping[int, int], num_records: int, *, lifetime: int, seed: int = 0
+        self,
+        size: int | Mapping[int, int] | SizeTable,
+        num_records: int,
+        *,
+        lifetime: int,
+        seed: int = 0,
     ) -> None:
-        table = dict(size) if isinstance(size, Mapping) else {0: size}
-        for epoch, num_slots in table.items():
-            check_integer("size", epoch, minimum=0)
-            check_integer("size", num_slots, minimum=1)
-        if not table or next(iter(table)) != 0:
-            raise ValueError(f"size must begin at epoch 0, but got size={table}")
-        for earlier, later in pairwise(table.items()):
-            if earlier[0] >= later[0] or earlier[1] > later[1]:
-                raise ValueError(
-                    f"size must have ascending epochs and may not fall, but got size={table}"
-                )
+        sizes = SizeTable.of(size)
         self.num_records = check_integer("num_records", num_records, minimum=1)
-        self.num_slots = max(table.values())
+        self.num_slots = sizes.largest
         if self.num_slots > self.num_records:
             raise ValueError(
                 f"size must be at most the number of records, {num_records}, "
@@ -56,8 +52,8 @@ class SlotRecords:
         self._lifetime = check_integer("lifetime", lifetime, minimum=1)
         self._seed = check_integer("seed", seed)
         # Slots that come into use together: first epoch, first slot, and the slot after the last.
-        bounds = pairwise([0, *table.values()])
-        self._rows = [(epoch, *slots) for epoch, slots in zip(table, bounds, strict=True)]
+        bounds = pairwise([0, *sizes.sizes])
+        self._rows = [(epoch, *slots) for epoch, slots in zip(sizes.epochs, bounds, strict=True)]
 
     def number(self, slot: int, generation: int) -> int:
         """Return how many uses of slots come before this one.

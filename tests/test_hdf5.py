@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from runs import make_config, train
+from runs import begin, make_config, prepare, train
 from torchvision import tv_tensors
 
 from reuseloader import ReuseDataLoader, ReusePolicy
@@ -264,8 +264,22 @@ def test_a_run_trains_on_it(tmp_path: Path) -> None:
             file.create_dataset(f"{split}/images", data=images, chunks=(8, 8, 10, 3))
             file[f"{split}/labels"] = LABELS[rows]
     options = ("data=hdf5", f"data.path={tmp_path / 'a.h5'}", "data.num_classes=4")
-    table = train(tmp_path / "run", *options, "data.image_size=16", "augment=photos", "lifetime=2")
+    options = (*options, "data.image_size=16", "augment=photos", "lifetime=2")
+    table = train(tmp_path / "run", *options)
     assert [(row["built"], row["reused"]) for row in table] == [(60, 0), (30, 30)]
+
+
+def test_a_run_reads_chunk_by_chunk(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for split in ("train", "val"):
+            file.create_dataset(f"{split}/images", data=IMAGES, chunks=(CHUNK, 3, 8, 10))
+            file[f"{split}/labels"] = LABELS
+    words = ("data=hdf5", f"data.path={tmp_path / 'a.h5'}", "data.num_classes=4")
+    with begin(tmp_path / "run", *words) as run:
+        order = prepare(run)[1].train.order
+    assert order is not None
+    places = np.array([order.index(place, 0) // CHUNK for place in range(NUM_ROWS)])
+    assert np.count_nonzero(np.diff(places)) == NUM_ROWS // CHUNK  # each chunk in one piece
 
 
 @pytest.mark.parametrize("given", [{}, {"data.num_classes": "4"}, {"data.path": "a.h5"}])

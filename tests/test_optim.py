@@ -51,13 +51,13 @@ def test_a_model_that_cannot_learn_is_an_error_at_once() -> None:
 def test_total_steps_are_the_updates_after_accumulation_and_echo(
     plan: Plan, steps_per_epoch: int
 ) -> None:
-    assert (steps_per_epoch, 3 * steps_per_epoch) == (plan.steps_per_epoch, plan.total_steps)
+    assert (steps_per_epoch, 3 * steps_per_epoch) == (plan.steps_in(0), plan.total_steps)
 
 
 def test_a_plan_is_shortened_as_the_config_asks() -> None:
-    limited = Plan.of(make_config("trainer.limit_batches=3"), 10)
-    larger = Plan.of(make_config("trainer.limit_batches=30"), 10)
-    dev = Plan.of(make_config("trainer.fast_dev_run=true", "epochs=9"), 10)
+    limited = Plan.of(make_config("trainer.limit_batches=3"), {0: 10})
+    larger = Plan.of(make_config("trainer.limit_batches=30"), {0: 10})
+    dev = Plan.of(make_config("trainer.fast_dev_run=true", "epochs=9"), {0: 10})
 
     assert (limited.epochs, limited.num_batches) == (2, 3)
     assert larger.num_batches == 10

@@ -168,7 +168,7 @@ def test_smoothing_spreads_the_target_in_training_alone(tmp_path: Path) -> None:
         config = make_config(f"trainer.label_smoothing={smoothing}")
         with runs.begin(tmp_path / str(smoothing), f"trainer.label_smoothing={smoothing}") as run:
             model, loaders, device = runs.prepare(run)
-            plan = loop.Plan.of(config, len(loaders.train))
+            plan = loop.Plan.of(config, loaders.num_batches)
             state[smoothing] = loop.make_state(config, model, device, plan)
     output, label = torch.tensor([[2.0, 0.0, 1.0]]), torch.tensor([0])
     logs = output.log_softmax(1)[0]

@@ -39,12 +39,12 @@ def check_pass(loader: ReuseDataLoader) -> None:
 @pytest.mark.parametrize("seed", [0, 7, 2**64 - 1])
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.4, 1.0])
 def test_an_index_is_kept_where_its_hash_lies_below_the_share(seed: int, share: float) -> None:
-    expected = {i for i in range(500) if mix(seed, 6, i) / 2**64 < share}
+    expected = {i for i in range(500) if mix(seed, 8, i) / 2**64 < share}
     assert expected == kept(seed, share, 500)
 
 
 def test_the_choice_is_pinned() -> None:
-    assert kept(0, 0.25, 20) == {1, 8, 11, 12, 14, 17, 19}
+    assert kept(0, 0.25, 20) == {9, 3, 5, 17}
 
 
 def test_a_smaller_share_is_part_of_a_larger_one() -> None:

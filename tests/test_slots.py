@@ -79,7 +79,7 @@ def test_in_the_order_of_their_numbers_each_turn_is_a_permutation() -> None:
     turns = [[r for _, r in order[t * 10 : t * 10 + 10]] for t in range(len(order) // 10)]
     assert all(sorted(turn) == list(range(10)) for turn in turns)
     assert len({tuple(turn) for turn in turns}) == len(turns)
-    assert turns[0] == [permute(i, 10, mix(5, 7, 0)) for i in range(10)]
+    assert turns[0] == [permute(i, 10, mix(5, 9, 0)) for i in range(10)]
 
 
 def test_a_larger_table_leaves_the_start_as_it_was() -> None:
@@ -92,17 +92,8 @@ def test_a_larger_table_leaves_the_start_as_it_was() -> None:
 
 def test_the_assignment_is_pinned() -> None:
     records = SlotRecords({0: 4, 3: 8}, 1000, lifetime=2, seed=42)
-    assert [records.record(slot, 0) for slot in range(4)] == [758, 974, 92, 73]
-    assert [records.record(slot, 2) for slot in range(8)] == [
-        689,
-        979,
-        330,
-        797,
-        305,
-        365,
-        893,
-        175,
-    ]
+    assert [records.record(slot, 0) for slot in range(4)] == [511, 561, 616, 674]
+    assert [records.record(slot, 2) for slot in range(8)] == [930, 160, 909, 437, 456, 62, 285, 350]
 
 
 def test_a_billion_of_records_cost_no_more_than_ten() -> None:
@@ -118,8 +109,8 @@ def test_a_billion_of_records_cost_no_more_than_ten() -> None:
         (0, "size must be a positive integer, but got size=0"),
         ({}, "size must begin at epoch 0, but got size={}"),
         ({1: 3}, "size must begin at epoch 0, but got size={1: 3}"),
-        ({0: 4, 2: 3}, "size must have ascending epochs and may not fall, but got size={0: 4, "),
-        ({0: 4, 2: 5, 1: 6}, "size must have ascending epochs and may not fall"),
+        ({0: 4, 2: 3}, "size must never fall, but got size={0: 4, 2: 3}"),
+        ({0: 4, 2: 5, 1: 6}, "size must list its epochs in ascending order, but got size="),
         ({0: 4, 2: 11}, "size must be at most the number of records, 10, but got size=11"),
         ({0: 1.5}, "size must be a positive integer, but got size=1.5"),
     ],

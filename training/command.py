@@ -60,7 +60,8 @@ def begin(composed: DictConfig) -> Iterator[Run]:
         table = expand(composed, config.curriculum.table)
         variables = referred(composed)
         record = Record(
-            config=_recorded(composed, Redaction(variables).values(table), hydra),
+            config=_recorded(composed, Redaction(variables).values(table), hydra)
+            | {"num_workers": config.num_workers},  # of `auto` the number
             overrides=_typed(hydra),
             curriculum=table,
             variables=variables,

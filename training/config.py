@@ -24,6 +24,7 @@ from training.sections import (
     Node,
     Table,
 )
+from training.workers import auto_workers
 
 # ${times:40.0,${augment.magnitude}}: a parameter that grows with a knob.
 OmegaConf.register_new_resolver("times", lambda value, factor: value * factor, replace=True)
@@ -94,6 +95,8 @@ def load_config(composed: DictConfig) -> Config:
     # The schema would put its defaults in place of some of them.
     for key in _missing_keys(OmegaConf.to_container(composed, resolve=False)):
         raise ConfigError(f"{key} must be given, for example on the command line")
+    if composed.get("num_workers") == "auto":
+        composed = OmegaConf.merge(composed, {"num_workers": auto_workers()})  # type: ignore[assignment]
     try:
         merged = OmegaConf.merge(OmegaConf.structured(_thawed(Config)), composed)
         values = OmegaConf.to_container(merged, resolve=True)

@@ -44,6 +44,8 @@ def describe(
         "" if config.lifetime == 1 else "s",
         config.seed,
     )
+    for fact in loaders.facts:
+        log.info("%s", fact)
     for note in loaders.notes:
         log.warning("%s", note)
 

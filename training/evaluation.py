@@ -34,7 +34,7 @@ def evaluate_checkpoint(
     path = run.config.trainer.evaluate
     assert path is not None
     origin = load_weights(model, path, device)
-    plan = Plan.of(run.config, len(loaders.train))
+    plan = Plan.of(run.config, loaders.num_batches)
     prepare = Preprocess(run.config, device)
     job = Job(run=run, plan=plan, loaders=loaders, prepare=prepare, trackers=Trackers({}))
     result = evaluate(job, model)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from reuseloader import FOREVER, ReuseDataLoader, ReuseKey, load_tensors, save_tensors
+from training.budget import Kept, keep_within
 from training.build import Source, Transform, compose, finish_image
 from training.config import Config, ConfigError
 from training.curriculum import Steps, apply_row
@@ -18,8 +19,8 @@ from training.fingerprint import fingerprint, project_code
 from training.records import Run
 from training.samples import check_signature, checked
 from training.sections import Node
-from training.signals import leave_to_parent
 from training.targets import make, make_function
+from training.workers import start_worker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,10 +29,10 @@ class Loaders:
 
     Attributes:
         train, val: batches `{"image": uint8 N x C x H x W, "label": int64 N}`.
-        num_train, num_val: samples of each.
+        num_train, num_val: samples of each, in the largest epoch.
         build, finish: the two stages of a training sample; `finish` None leaves it as stored.
         classes: names, by label.
-        notes: what the user should know before the first step.
+        facts, notes: what the user should know before the first step; the latter are warnings.
     """
 
     train: ReuseDataLoader
@@ -41,11 +42,18 @@ class Loaders:
     build: Callable[[ReuseKey], Any]
     finish: Callable[[Any, ReuseKey], Any] | None
     classes: list[str]
+    facts: list[str]
     notes: list[str]
+
+    @property
+    def num_batches(self) -> dict[int, int]:
+        """Batches of a training epoch, by the first epoch that has so many."""
+        assert self.train.order is not None
+        return {epoch: self.train.num_batches(epoch) for epoch in self.train.order.sizes.epochs}
 
 
 def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
-    """Make both loaders; nothing is built before the first pass.
+    """Make both loaders; a few samples are built, to find out how large they are.
 
     Args:
         run: its config and curriculum say what to make, its cache folder where to store.
@@ -82,22 +90,24 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
     build_val, _ = checked(
         partial(build, source=val, transforms=Steps({0: compose(prepare)})), None, config.data
     )
-    num_train = _num_train(config, train)
-    single = drop_single and _leaves_one(num_train, config.batch_size)
+    sizes = _sizes(config, train)
+    single = drop_single and any(_leaves_one(n, config.batch_size) for n in sizes.values())
     options = _options(config, device)
     train_mark, val_mark = train.identity(), val.identity()
     run.record_inputs({"data.train": train_mark, "data.val": val_mark, "code": project_code()})
-    return Loaders(
-        num_train=num_train,
+    loaders = Loaders(
+        num_train=max(sizes.values()),
         num_val=len(val),
         build=build_train,
         finish=finish,
         classes=train.classes,
+        facts=[f"epochs from {first} on: {num} samples" for first, num in sizes.items() if first],
         notes=_notes(config, val, single),
         train=_make_loader(
             build_train,
-            num_train,
+            sizes,
             run.cache / "train",
+            block_size=getattr(train, "block_size", 1),
             lifetime=config.lifetime,
             seed=config.seed,
             shuffle=True,
@@ -122,6 +132,16 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
             **options,
         ),
     )
+    said, fits = keep_within(
+        run.cache,
+        config.cache.max_bytes,
+        [
+            Kept(name="validation", loader=loaders.val, build=build_val, size=len(val)),
+            Kept(name="training", loader=loaders.train, build=build_train, size=loaders.num_train),
+        ],
+    )
+    (loaders.facts if fits else loaders.notes).append(said)
+    return loaders
 
 
 def _without_secret(mark: str, run: Run) -> str:
@@ -156,16 +176,20 @@ def _make_stage(nodes: dict[str, Any], row: dict[str, Any], stage: str) -> list[
     return _make_transforms(apply_row(nodes, row, stage), f"augment.{stage}")
 
 
-def _num_train(config: Config, train: Source) -> int:
-    size, batch_size = getattr(train, "size", None) or len(train), config.batch_size
-    if config.trainer.overfit_batches is not None:
-        size = min(size, config.trainer.overfit_batches * batch_size)
-    if config.loader.drop_last and batch_size > size:
+def _sizes(config: Config, train: Source) -> dict[int, int]:
+    """Return first epoch -> number of training samples from there on."""
+    batch_size, overfit = config.batch_size, config.trainer.overfit_batches
+    size = getattr(train, "size", None) or len(train)
+    sizes = dict(size) if isinstance(size, Mapping) else {0: size}
+    if overfit is not None:
+        sizes = {epoch: min(number, overfit * batch_size) for epoch, number in sizes.items()}
+    least = min(sizes.values())
+    if config.loader.drop_last and batch_size > least:
         raise ConfigError(
-            f"batch_size must be at most the number of training samples, {size}, with "
+            f"batch_size must be at most the number of training samples, {least}, with "
             f"loader.drop_last=true, but got batch_size={batch_size}"
         )
-    return size
+    return sizes
 
 
 def _leaves_one(size: int, batch_size: int) -> bool:
@@ -197,6 +221,6 @@ def _options(config: Config, device: torch.device) -> dict[str, Any]:
             "prefetch_factor": config.loader.prefetch_factor,
             "persistent_workers": config.loader.persistent_workers,
             "multiprocessing_context": config.loader.multiprocessing_context,
-            "worker_init_fn": leave_to_parent,
+            "worker_init_fn": start_worker,
         }
     return options

@@ -70,7 +70,7 @@ def fit(run: Run, model: nn.Module, loaders: Loaders, device: torch.device) -> f
         ConfigError: something of the config does not fit, said before the first step.
         FloatingPointError: a training loss or a weight is not finite.
     """
-    plan = Plan.of(run.config, len(loaders.train))
+    plan = Plan.of(run.config, loaders.num_batches)
     state = make_state(run.config, model, device, plan)
     prepare = Preprocess(run.config, device)
     rows = restore(run, state, loaders, plan) if run.config.resume else []
@@ -118,7 +118,7 @@ def train_epoch(job: Job, state: State) -> Row:
     """Train one epoch, or the rest of it; return what is known of it without an evaluation."""
     accumulate, echo = job.trainer.accumulate, job.trainer.echo
     whole = math.lcm(echo, accumulate) // accumulate  # updates after which no batch is half used
-    first, last = state.progress.num_batches, job.plan.num_batches
+    first, last = state.progress.num_batches, job.plan.batches_in(state.epoch)
     measured = Measurement(state.progress, job.loaders.train.stats)
     job.clock.begin_warmup("train")
     limit = None if job.plan.limit is None else last - first

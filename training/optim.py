@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,12 +22,13 @@ class Plan:
 
     Attributes:
         epochs: passes over the training data.
-        num_batches: batches of the loader that an epoch uses.
+        num_batches: batches of the loader that an epoch uses, at first.
         limit: most batches of an epoch, in training and in validation; None for all.
         accumulate: batches an update, repetitions of a batch counted.
         echo: uses of a batch.
         evaluate_every: epochs between evaluations.
         schedule_end: epochs that the schedule spans; past them the rate stays. None for all.
+        growth: batches that an epoch uses, from an epoch on: (first epoch, batches), ascending.
     """
 
     epochs: int
@@ -37,15 +38,24 @@ class Plan:
     echo: int = 1
     evaluate_every: int = 1
     schedule_end: int | None = None
+    growth: tuple[tuple[int, int], ...] = ()
 
     @classmethod
-    def of(cls, config: Config, num_batches: int) -> Plan:
-        """Shorten what the loader holds as the config asks."""
+    def of(cls, config: Config, num_batches: Mapping[int, int]) -> Plan:
+        """Shorten what the loader holds as the config asks.
+
+        Args:
+            config: the run's.
+            num_batches: first epoch -> batches of the loader in an epoch from there on.
+        """
         trainer = config.trainer
         limit = 1 if trainer.fast_dev_run else trainer.limit_batches
+        most = math.inf if limit is None else limit
+        (_, first), *later = [(epoch, int(min(num, most))) for epoch, num in num_batches.items()]
         return cls(
             epochs=1 if trainer.fast_dev_run else config.epochs,
-            num_batches=num_batches if limit is None else min(num_batches, limit),
+            num_batches=first,
+            growth=tuple(later),
             limit=limit,
             accumulate=trainer.accumulate,
             echo=trainer.echo,
@@ -53,15 +63,22 @@ class Plan:
             schedule_end=None if trainer.fast_dev_run else config.schedule_end,
         )
 
-    @property
-    def steps_per_epoch(self) -> int:
-        """Updates in an epoch; the last one may have fewer batches."""
-        return math.ceil(self.num_batches * self.echo / self.accumulate)
+    def batches_in(self, epoch: int) -> int:
+        """Return the batches of the loader that an epoch uses."""
+        return [self.num_batches, *(num for first, num in self.growth if first <= epoch)][-1]
+
+    def steps_in(self, epoch: int) -> int:
+        """Return the updates in an epoch; the last one may have fewer batches."""
+        return math.ceil(self.batches_in(epoch) * self.echo / self.accumulate)
+
+    def steps_before(self, epoch: int) -> int:
+        """Return the updates in all epochs before one."""
+        return sum(map(self.steps_in, range(epoch)))
 
     @property
     def total_steps(self) -> int:
         """Updates in the run."""
-        return self.epochs * self.steps_per_epoch
+        return self.steps_before(self.epochs)
 
     def evaluates(self, epoch: int) -> bool:
         """Say whether an epoch ends with an evaluation; the last one always does."""

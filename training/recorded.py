@@ -20,7 +20,7 @@ _HYDRA_PARTS = ("run", "sweep", "output_subdir")  # what a run writes down; more
 RESUMABLE = (
     *("epochs", "num_workers", "num_threads", "device", "optimizer.lr"),
     *("loader.prefetch_factor", "loader.persistent_workers", "loader.multiprocessing_context"),
-    *("cache.keep", "cache.verify", "checkpoint", "tracker", "report"),
+    *("cache.keep", "cache.max_bytes", "cache.verify", "checkpoint", "tracker", "report"),
     *("trainer.early_stopping", "trainer.evaluate_every"),
 )
 """What may change when a run goes on: all that is trained so far would have been the same."""

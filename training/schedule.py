@@ -53,7 +53,7 @@ class Schedule:
             check("schedule.step_each", self.each, self.each == "epoch", rule)
             node.setdefault("mode", MONITORS[monitor])
         epochs = plan.schedule_end or plan.epochs
-        total = epochs * plan.steps_per_epoch if self.each == "update" else epochs
+        total = plan.steps_before(epochs) if self.each == "update" else epochs
         self.total = math.inf if plan.schedule_end is None else total
         self.scheduler = make_scheduler(node, "schedule", optimizer, total)
 

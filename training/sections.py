@@ -95,9 +95,13 @@ class CacheConfig:
 
     directory: str | None = None
     keep: bool = False
+    max_bytes: float | None = None
     verify: float = 0.0
 
     def __post_init__(self) -> None:
+        most = self.max_bytes
+        holds = most is None or 0 <= most < math.inf
+        check("cache.max_bytes", most, holds, "null or a number of bytes from 0 up")
         check("cache.verify", self.verify, 0 <= self.verify <= 1, "a share from 0 to 1")
 
 

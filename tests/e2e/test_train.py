@@ -13,6 +13,8 @@ import torch
 import yaml
 from commands import PROJECT, Trainer, metrics, without_times
 
+from training.workers import auto_workers
+
 COLUMNS = [
     "epoch",
     "train_loss",
@@ -103,6 +105,13 @@ def test_the_number_of_workers_changes_no_number(train: Trainer, start: str) -> 
             "lifetime=2", f"num_workers={num_workers}", f"loader.multiprocessing_context={start}"
         ).run
         assert without_times(run) == alone
+
+
+def test_the_number_that_auto_found_is_what_is_recorded(train: Trainer) -> None:
+    run = train.here("num_workers=auto", "epochs=1", "augment=none").run
+    recorded = yaml.safe_load((run / "config.yaml").read_text())
+    assert recorded["num_workers"] == auto_workers()
+    assert "num_workers=auto" in (run / "overrides").read_text()
 
 
 def test_a_recorded_config_runs_again_to_the_same_numbers(train: Trainer) -> None:
