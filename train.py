@@ -5,6 +5,7 @@ from omegaconf import DictConfig
 
 from training.command import begin, run_command
 from training.device import choose_device, set_up
+from training.job import job
 from training.loaders import make_loaders
 from training.loop import evaluate_checkpoint, fit
 from training.models import has_batch_norm
@@ -12,6 +13,7 @@ from training.state import make_model
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
+@job
 def main(composed: DictConfig) -> float:
     """Run one training; return the best value of `trainer.monitor`, an accuracy as a fraction."""
     with begin(composed) as run:

@@ -7,10 +7,12 @@ import io
 import json
 import logging
 import os
+import platform
 import shutil
 import warnings
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
@@ -24,6 +26,9 @@ from training.config import Config, ConfigError, Table
 from training.signals import Signals
 
 log = logging.getLogger("training")
+
+NOT_OF_THE_RUN = ("hydra", "resume", "replay")
+"""Keys of a recorded config that say where a run lies, and not what it does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +63,7 @@ class Run:
         self.checkpoints = directory / "checkpoints"
         self.signals = Signals(at_once=lambda: self._status("interrupted"))
         self._record = record
+        self._digest = config_digest(record.config)
         self._metrics: TextIO | None = None
         self._is_begun = record.changes is None
         if self._is_begun:
@@ -171,7 +177,7 @@ class Run:
             self._status("done")
             if self._remove_cache:
                 shutil.rmtree(self.cache, ignore_errors=True)
-        elif issubclass(kind, KeyboardInterrupt):
+        elif issubclass(kind, (KeyboardInterrupt, SystemExit)):
             self._status("interrupted")
         else:
             self._status("failed", f"{kind.__name__}: {error}")
@@ -197,7 +203,9 @@ class Run:
         state = {
             "status": status,
             "time": _now(),
+            "host": platform.node(),
             "pid": os.getpid(),
+            "config": self._digest,
             "error": error,
         }
         self._write("status.json", json.dumps(state, indent=2) + "\n")
@@ -206,6 +214,12 @@ class Run:
         temporary = self.directory / f"{name}.tmp"
         temporary.write_text(text, encoding="utf-8", errors="replace")
         os.replace(temporary, self.directory / name)
+
+
+def config_digest(config: dict[str, Any]) -> str:
+    """Return a mark of all that a run depends on, in the form that is written down."""
+    kept = {name: value for name, value in config.items() if name not in NOT_OF_THE_RUN}
+    return sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def read_metrics(directory: Path) -> list[dict[str, str]]:
