@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import os
+import platform
 import shutil
 import warnings
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from training.checkpoint import keep_numbered, write_checkpoint
 from training.checks import text_of
 from training.config import Config, ConfigError
 from training.redaction import Redaction
+from training.resolved import config_digest
 from training.sections import Table
 from training.signals import Signals
 
@@ -64,6 +66,7 @@ class Run:
         self.signals = Signals(at_once=lambda: self._status("interrupted"))
         self._record = record
         self.redact = Redaction(record.variables)
+        self._digest = config_digest(record.config)
         self._metrics: TextIO | None = None
         self._sessions: list[list[str | None]] = []  # from when to when a process worked on it
         self._is_begun = record.changes is None
@@ -190,7 +193,7 @@ class Run:
             self._status("done")
             if self._remove_cache:
                 shutil.rmtree(self.cache, ignore_errors=True)
-        elif issubclass(kind, KeyboardInterrupt):
+        elif issubclass(kind, (KeyboardInterrupt, SystemExit)):
             self._status("interrupted")
         else:
             self._status("failed", self.redact(f"{kind.__name__}: {text_of(error)}"))
@@ -222,7 +225,9 @@ class Run:
         state = {
             "status": status,
             "time": now,
+            "host": platform.node(),
             "pid": os.getpid(),
+            "config": self._digest,
             "error": error,
             "sessions": self._sessions,
         }

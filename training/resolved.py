@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from hashlib import sha256
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -10,6 +12,9 @@ from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
 from training.config import ConfigError
+
+NOT_OF_THE_RUN = ("hydra", "resume", "replay")
+"""Keys of a recorded config that say where a run lies, and not what it does."""
 
 _MARK = "\0"
 _OTHER_RESOLVER = re.compile(r"\$\{(?!oc\.env:)[\w.]+:")
@@ -95,3 +100,9 @@ def _resolve(parent: DictConfig | ListConfig, key: Any) -> Any:
     if isinstance(value, ListConfig):
         return [_resolve(value, number) for number in range(len(value))]
     return _escaped(value)
+
+
+def config_digest(config: dict[str, Any]) -> str:
+    """Return a mark of all that a run depends on, in the form that is written down."""
+    kept = {name: value for name, value in config.items() if name not in NOT_OF_THE_RUN}
+    return sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()[:16]
