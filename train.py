@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 from training.command import begin, run_command
 from training.device import choose_device, set_up
 from training.evaluation import evaluate_checkpoint
+from training.job import job
 from training.loaders import make_loaders
 from training.loop import fit
 from training.models import has_batch_norm
@@ -18,6 +19,7 @@ from training.state import make_model
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
+@job
 def main(composed: DictConfig) -> float:
     """Run one training; return the best value of `trainer.monitor`, an accuracy as a fraction."""
     with begin(composed) as run:

@@ -15,6 +15,7 @@ from training.device import (
     choose_device,
     repeat,
     set_up,
+    spread,
     to_device,
 )
 from training.timing import Clock
@@ -182,3 +183,16 @@ def test_copies_on_a_side_stream_arrive_whole() -> None:
             busy = busy @ busy / busy.norm()
         assert batch["image"].device.type == "cuda"
         assert bool((batch["image"] == number).all())
+
+
+@pytest.mark.parametrize("name", ["auto", "cuda"])
+def test_jobs_beside_each_other_take_the_devices_in_turn(name: str) -> None:
+    taken = [spread(name, job, 3) for job in range(7)]
+    assert [f"cuda:{index}" for index in (0, 1, 2, 0, 1, 2, 0)] == taken
+
+
+@pytest.mark.parametrize("name", ["auto", "cuda", "cpu", "mps", "cuda:1"])
+@pytest.mark.parametrize("num_devices", [0, 1, 4])
+def test_a_device_that_is_named_or_alone_is_kept(name: str, num_devices: int) -> None:
+    if num_devices < 2 or name not in ("auto", "cuda"):
+        assert [name] * 3 == [spread(name, job, num_devices) for job in range(3)]

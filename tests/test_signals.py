@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -14,7 +15,13 @@ from typing import Any
 
 import pytest
 
-from training.signals import ASKING_TO_END, Interrupted, Signals, end_children
+from training.signals import (
+    ASKING_TO_END,
+    Interrupted,
+    Signals,
+    end_children,
+    leave_to_parent,
+)
 from training.targets import PROJECT
 
 fork = get_context("fork")
@@ -148,3 +155,65 @@ def test_a_forked_worker_that_gets_the_signal_too_early_ends_without_a_word(
         signals.restore()
     assert process.exitcode == 130
     assert capfd.readouterr().err == ""
+
+
+def worker_of(number: Any) -> None:
+    """Start a worker that waits forever, and wait with it."""
+    worker = fork.Process(target=wait_as_worker, args=(number,))
+    worker.start()
+    worker.join()
+
+
+def wait_as_worker(number: Any) -> None:
+    leave_to_parent(0)
+    number.value = os.getpid()
+    time.sleep(600)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel of Linux")
+def test_a_worker_ends_when_its_parent_is_killed() -> None:
+    number = fork.Value("q", 0)
+    parent = fork.Process(target=worker_of, args=(number,))
+    parent.start()
+    while not number.value:
+        time.sleep(0.01)
+    for signum in (*ASKING_TO_END, signal.SIGUSR2):
+        os.kill(number.value, signum)  # left to the parent
+    time.sleep(0.1)
+    os.kill(number.value, 0)
+    parent.kill()
+    parent.join()
+    while os.path.exists(f"/proc/{number.value}") and state_of(number.value) != "Z":
+        time.sleep(0.01)  # until the test's own limit
+
+
+def state_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
+def test_a_signal_of_a_launcher_is_taken_where_the_launcher_waits_for_it() -> None:
+    seen = []
+    previous = signal.signal(signal.SIGUSR2, lambda *_: seen.append("launcher"))
+    try:
+        signals = Signals(at_once=lambda: None)
+        signals.install()
+        os.kill(os.getpid(), signal.SIGUSR2)
+        with pytest.raises(Interrupted, match="SIGUSR2"):
+            list(signals.between([1], can_stop_waiting=False))
+        signals.restore()
+        assert seen == []
+        os.kill(os.getpid(), signal.SIGUSR2)
+        assert seen == ["launcher"]
+    finally:
+        signal.signal(signal.SIGUSR2, previous)
+    signals.install()
+    assert signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL  # it ends the process, as ever
+    signals.restore()
+
+
+def test_an_interruption_survives_the_way_between_processes() -> None:
+    again = pickle.loads(pickle.dumps(Interrupted(signal.SIGTERM)))
+    assert (again.signum, str(again)) == (signal.SIGTERM, "SIGTERM")

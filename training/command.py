@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shlex
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
@@ -21,21 +24,21 @@ from omegaconf.errors import OmegaConfBaseException
 
 from reuseloader import FolderInUseError, ImpureBuildError
 from reuseloader.store import UnstorableSampleError
-from training.arguments import join, parse
-from training.config import ConfigError, load_config
+from training.arguments import is_sweep, join, parse
+from training.config import Config, ConfigError, load_config
 from training.curriculum import expand
+from training.device import spread
 from training.explain import explain, mistake_in_files
-from training.recorded import default_run_dir, quoted, read_config, resumed, rewrite_command
+from training.launch import launch
+from training.recorded import default_place, quoted, read_config, resumed, rewrite_command
 from training.records import Record, Run
 from training.redaction import Redaction, referred
 from training.replay import check_repeatable, compare
-from training.report.writing import reported
+from training.report.writing import reported, write_report_quietly
 from training.resolved import resolved
 from training.sections import Table
 from training.signals import Interrupted, end_children
-
-# ${run_id:} makes run folders differ that are named after the same second.
-OmegaConf.register_new_resolver("run_id", lambda: os.urandom(3).hex(), use_cache=True, replace=True)
+from training.sweeps import JobError, failures
 
 USER_ERRORS = (
     *(ConfigError, FolderInUseError, ImpureBuildError, UnstorableSampleError),
@@ -56,15 +59,10 @@ def begin(composed: DictConfig) -> Iterator[Run]:
     hydra = HydraConfig.get()
     directory = Path(hydra.runtime.output_dir)
     try:
-        config = load_config(composed)
-        table = expand(composed, config.curriculum.table)
-        variables = referred(composed)
-        record = Record(
-            config=_recorded(composed, Redaction(variables).values(table), hydra),
-            overrides=_typed(hydra),
-            curriculum=table,
-            variables=variables,
-        )
+        config, record = read(composed, hydra)
+        if hydra.mode == RunMode.MULTIRUN and hydra.runtime.choices["hydra/launcher"] != "basic":
+            device = spread(config.device, hydra.job.num, torch.cuda.device_count())
+            config = replace(config, device=device)
         if config.resume is not None:
             config, record = resumed(Path(config.resume), config, record)
         if config.replay is not None:
@@ -78,12 +76,27 @@ def begin(composed: DictConfig) -> Iterator[Run]:
     except Exception as error:
         with suppress(OSError):  # an empty folder is left where the run did not begin
             directory.rmdir()
-        if hydra.mode == RunMode.MULTIRUN:  # the next job begins now; this one's error would wait
-            overrides = " ".join(_typed(hydra))
-            print(f"job {hydra.job.num} ({overrides}) failed: {explain(error)}", file=sys.stderr)
-        elif isinstance(error, USER_ERRORS):
+        if isinstance(error, USER_ERRORS) and hydra.mode != RunMode.MULTIRUN:
             fail(error)
         raise
+
+
+def read(composed: DictConfig, hydra: Any) -> tuple[Config, Record]:
+    """Return the checked config, and what is written down of it.
+
+    Raises:
+        ConfigError: the config is wrong.
+    """
+    config = load_config(composed)
+    table = expand(composed, config.curriculum.table)
+    variables = referred(composed)
+    record = Record(
+        config=_recorded(composed, Redaction(variables).values(table), hydra),
+        overrides=typed(hydra),
+        curriculum=table,
+        variables=variables,
+    )
+    return config, record
 
 
 def _recorded(composed: DictConfig, table: Table, hydra: Any) -> dict[str, Any]:
@@ -93,10 +106,13 @@ def _recorded(composed: DictConfig, table: Table, hydra: Any) -> dict[str, Any]:
     # With these the file is a config of its own: --config-path RUN --config-name config.
     raw: Any = OmegaConf.to_container(hydra, resolve=False)
     config["hydra"] = {name: raw[name] for name in ("run", "sweep", "output_subdir")}
+    if hydra.mode == RunMode.MULTIRUN:
+        config["hydra"]["sweep"] = default_place("sweep")  # not the sweep that this job is of
     return config
 
 
-def _typed(hydra: Any) -> list[str]:
+def typed(hydra: Any) -> list[str]:
+    """Return the overrides as they were typed."""
     # Unresolved: a reference to the environment may stand for a secret.
     typed: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
     return list(typed)
@@ -113,27 +129,35 @@ def run_command(main: Callable[[], Any]) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")  # a name must not stop a run
+    line, sweep = sys.argv[1:], None  # the folder of a sweep
     try:
-        sys.argv[1:] = join(parse(_for_hydra(sys.argv[1:])))
-        main()
+        given = parse(_for_hydra(line))
+        if is_sweep(given):
+            given, sweep = launch(given)
+        sys.argv[1:] = join(given)
+        if sweep is None:
+            main()
+        else:
+            _run_sweep(main, line, sweep)
     except KeyboardInterrupt as error:
         end_children()
         traceback.clear_frames(error.__traceback__)  # lets go of the loaders
         if not isinstance(error, Interrupted):
-            print("\nstopped by CTRL-C", file=sys.stderr)
+            print(f"\nstopped by CTRL-C{_how_to_go_on(None, line, sweep)}", file=sys.stderr)
             sys.exit(130)
-        print(f"stopped by {error}{_how_to_go_on(error.run)}", file=sys.stderr)
+        print(f"stopped by {error}{_how_to_go_on(error.run, line, sweep)}", file=sys.stderr)
         sys.exit(128 + error.signum)
     except USER_ERRORS as error:
         fail(error)
     except OSError as error:
-        if any(frame.name == "begin" for frame in traceback.extract_tb(error.__traceback__)):
+        names = {frame.name for frame in traceback.extract_tb(error.__traceback__)}
+        if sweep is not None or "begin" in names:
             raise
         # Hydra makes the folder before it calls anything of ours.
         fail(ConfigError(f"hydra.run.dir must be a folder that can be made: {error}"))
     except Exception as error:
-        if line := mistake_in_files(error):
-            fail(ConfigError(line))
+        if mistake := mistake_in_files(error):
+            fail(ConfigError(mistake))
         raise
 
 
@@ -145,16 +169,57 @@ def _for_hydra(arguments: list[str]) -> list[str]:
             folder = Path(value.strip("'\"")).absolute()
             rest = [other for other in arguments if other is not argument]
             read_config(folder, name)
-            run_dir = quoted(folder) if name == "resume" else default_run_dir()
+            run_dir = quoted(folder) if name == "resume" else str(default_place("run")["dir"])
             return rewrite_command(name, folder, rest, run_dir)
     return arguments
 
 
-def _how_to_go_on(run: Path | None) -> str:
-    if run is None:
-        return ""
-    path = run.relative_to(Path.cwd()) if run.is_relative_to(Path.cwd()) else run
-    return f"; to go on: python train.py {shlex.quote(f'resume={path}')}"
+def _run_sweep(main: Callable[[], Any], line: list[str], sweep: Path) -> None:
+    """Run the jobs of a sweep, and end with an error where one of them failed."""
+    try:
+        main()
+    except JobError:
+        pass  # one of those that are named below
+    except Exception as error:
+        if not failures(sweep):
+            raise
+        print(f"the sweep ended early: {explain(error)}", file=sys.stderr)
+    finally:
+        after_sweep(sweep)
+    failed = failures(sweep)
+    for one in failed:
+        text = f"error: job {one.job} ({' '.join(one.overrides)}) failed: {one.error}"
+        print(text, file=sys.stderr)
+    if failed:
+        print(f"to run what is missing: {_again(line, sweep)}", file=sys.stderr)
+        sys.exit(1)
+
+
+def after_sweep(sweep: Path) -> None:
+    """Do what there is to do when a sweep has ended, in whatever way."""
+    if any(sweep.glob("*/report.md")):  # its jobs were to report as well
+        write_report_quietly(sweep)
+
+
+def _how_to_go_on(run: Path | None, line: list[str], sweep: Path | None) -> str:
+    if sweep is not None:
+        return f"; to go on: {_again(line, sweep)}"
+    if run is not None:
+        return f"; to go on: python train.py {shlex.quote(f'resume={_short(run)}')}"
+    return ""
+
+
+def _again(line: list[str], sweep: Path) -> str:
+    """Return the command that runs what of a sweep is not done."""
+    words = [word for word in line if not word.startswith("hydra.sweep.dir=")]
+    folder = str(_short(sweep))
+    plain = re.fullmatch(r"[\w./-]+", folder) is not None
+    words.append(f"hydra.sweep.dir={folder if plain else quoted(folder)}")
+    return f"python train.py {shlex.join(words)}"
+
+
+def _short(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def fail(error: Exception) -> NoReturn:

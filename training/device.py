@@ -45,6 +45,19 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+def spread(name: str, job: int, num_devices: int) -> str:
+    """Return the device of a job that runs beside others: they take the CUDA devices in turn.
+
+    Args:
+        name: as configured; one that says which device stays.
+        job: the job's number.
+        num_devices: CUDA devices that the job could use.
+    """
+    if name in ("auto", "cuda") and num_devices > 1:
+        return f"cuda:{job % num_devices}"
+    return name
+
+
 def set_up(config: Config) -> None:
     """Seed the global generators and set torch's switches, whatever a run before this one left."""
     random.seed(config.seed)

@@ -12,7 +12,7 @@ import yaml
 
 from training.checks import ConfigError
 from training.config import Config
-from training.records import Record
+from training.records import NOT_OF_THE_RUN, Record
 from training.targets import PROJECT, check_targets
 
 _HYDRA_PARTS = ("run", "sweep", "output_subdir")  # what a run writes down; more would run code
@@ -119,10 +119,10 @@ def quoted(value: Any) -> str:
     return f"'{text}'"
 
 
-def default_run_dir() -> str:
-    """Return where a new run goes."""
+def default_place(kind: str) -> dict[str, Any]:
+    """Return where a new run goes, or with `sweep` a new sweep: Hydra's `dir` and more."""
     config = yaml.safe_load((PROJECT / "conf" / "config.yaml").read_text(encoding="utf-8"))
-    return str(config["hydra"]["run"]["dir"])
+    return dict(config["hydra"][kind])
 
 
 def changes(recorded: dict[str, Any], given: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -130,10 +130,10 @@ def changes(recorded: dict[str, Any], given: dict[str, Any]) -> dict[str, tuple[
 
     `hydra` and what names a recorded run are no part of this.
     """
-    drop = ("hydra", "resume", "replay")
     # As it would be after it was written: 1e-3 may be a text, and a tuple is a list.
     given = yaml.safe_load(yaml.safe_dump(given))
-    return {name: values for name, *values in _differences(recorded, given, "") if name not in drop}  # type: ignore[misc]
+    found = _differences(recorded, given, "")
+    return {name: values for name, *values in found if name not in NOT_OF_THE_RUN}  # type: ignore[misc]
 
 
 def _differences(old: Any, new: Any, name: str) -> Iterator[tuple[str, Any, Any]]:
@@ -143,7 +143,7 @@ def _differences(old: Any, new: Any, name: str) -> Iterator[tuple[str, Any, Any]
             return
         for key in [*old, *(key for key in new if key not in old)]:
             inner = f"{name}.{key}" if name else str(key)
-            if not name and key in ("hydra", "resume", "replay"):
+            if not name and key in NOT_OF_THE_RUN:
                 continue
             if key in old and key in new:
                 yield from _differences(old[key], new[key], inner)

@@ -7,11 +7,13 @@ import io
 import json
 import logging
 import os
+import platform
 import shutil
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
@@ -28,6 +30,9 @@ from training.sections import Table
 from training.signals import Signals
 
 log = logging.getLogger("training")
+
+NOT_OF_THE_RUN = ("hydra", "resume", "replay")
+"""Keys of a recorded config that say where a run lies, and not what it does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +69,7 @@ class Run:
         self.signals = Signals(at_once=lambda: self._status("interrupted"))
         self._record = record
         self.redact = Redaction(record.variables)
+        self._digest = config_digest(record.config)
         self._metrics: TextIO | None = None
         self._sessions: list[list[str | None]] = []  # from when to when a process worked on it
         self._is_begun = record.changes is None
@@ -189,7 +195,7 @@ class Run:
             self._status("done")
             if self._remove_cache:
                 shutil.rmtree(self.cache, ignore_errors=True)
-        elif issubclass(kind, KeyboardInterrupt):
+        elif issubclass(kind, (KeyboardInterrupt, SystemExit)):
             self._status("interrupted")
         else:
             self._status("failed", self.redact(f"{kind.__name__}: {text_of(error)}"))
@@ -221,7 +227,9 @@ class Run:
         state = {
             "status": status,
             "time": now,
+            "host": platform.node(),
             "pid": os.getpid(),
+            "config": self._digest,
             "error": error,
             "sessions": self._sessions,
         }
@@ -243,6 +251,12 @@ def read_json(file: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def config_digest(config: dict[str, Any]) -> str:
+    """Return a mark of all that a run depends on, in the form that is written down."""
+    kept = {name: value for name, value in config.items() if name not in NOT_OF_THE_RUN}
+    return sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def read_metrics(directory: Path) -> list[dict[str, str]]:

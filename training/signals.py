@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -20,6 +21,11 @@ T = TypeVar("T")
 ASKING_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 """CTRL-C, a preempted job, and what SLURM sends before a time limit (`--signal=USR1@60`)."""
 
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+FROM_A_LAUNCHER = signal.SIGUSR2
+"""What submitit has SLURM send; without a handler of its own this one still ends the process."""
+
 
 class Interrupted(KeyboardInterrupt):
     """A signal asked the run to end.
@@ -33,6 +39,9 @@ class Interrupted(KeyboardInterrupt):
         super().__init__(signal.Signals(signum).name)
         self.signum = signum
         self.run: Path | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Interrupted, (self.signum,)  # for the processes that run the jobs of a sweep
 
 
 class Signals:
@@ -52,7 +61,10 @@ class Signals:
     def install(self) -> None:
         """Take the place of the present handlers."""
         if threading.current_thread() is threading.main_thread():
-            self._previous = {n: signal.signal(n, self._receive) for n in ASKING_TO_END}
+            asking = [*ASKING_TO_END]
+            if callable(signal.getsignal(FROM_A_LAUNCHER)):
+                asking.append(FROM_A_LAUNCHER)
+            self._previous = {n: signal.signal(n, self._receive) for n in asking}
 
     def restore(self) -> None:
         """Give the handlers before `install` their place back."""
@@ -129,13 +141,19 @@ def _kill(children: list[BaseProcess]) -> None:
     # torch's own handler would report each of them as an error, in the middle of anything.
     previous = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for child in children:
-        child.kill()
+        with suppress(ProcessLookupError):  # those of a launcher's have no kill()
+            if child.pid is not None:
+                os.kill(child.pid, signal.SIGKILL)
     for child in children:
         child.join()
     signal.signal(signal.SIGCHLD, previous)
 
 
 def leave_to_parent(_: int) -> None:
-    """Ignore the signals in a worker: its group gets them too, and the parent ends its workers."""
-    for signum in ASKING_TO_END:
+    """Let a worker end with its parent, which alone is to act on signals to the whole group."""
+    for signum in (*ASKING_TO_END, FROM_A_LAUNCHER):
         signal.signal(signum, signal.SIG_IGN)
+    if sys.platform == "linux":
+        # After a kill of the parent a worker might wait forever for room in the pipe to it, and
+        # keep open what tells others, such as joblib, that the parent is gone.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -82,7 +82,8 @@ class Trainer:
         return Outcome(process.returncode, out, err, self._new_runs())
 
     def _new_runs(self) -> list[Path]:
-        runs = {file.parent for file in self.folder.rglob("config.yaml")} - self._before
+        files = self.folder.rglob("overrides")  # of a sweep, without what it has put aside
+        runs = {file.parent for file in files if ".sweep" not in file.parts} - self._before
         self._before |= runs
         return sorted(runs)
 

@@ -1,0 +1,224 @@
+"""A sweep around its jobs: what they are composed from, where each one works, how they ended.
+
+The folder of a sweep holds a folder for each job, and `.sweep`: the files of conf/ as they were
+before the first job, which jobs failed and why, and runs that later ones took the place of. A sweep
+that is started again in its folder looks there for what is done.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from training.checks import ConfigError
+from training.records import read_metrics
+from training.state import Best
+
+_STARTED = Path(".sweep", "started")
+_CONF = Path(".sweep", "conf")
+_FAILED = Path(".sweep", "failed")
+_EARLIER = Path(".sweep", "earlier")
+
+
+class JobError(RuntimeError):
+    """A job of a sweep failed, and has said why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """A job that failed: its number or folder, what was typed for it, and why."""
+
+    job: str
+    overrides: list[str]
+    error: str
+
+
+def start(sweep: Path, conf: Path) -> Path:
+    """Begin a sweep in a folder, which may hold what an earlier start of it has done.
+
+    Args:
+        sweep: the folder; made where it is not there.
+        conf: the files that the jobs are composed from.
+
+    Returns:
+        A copy of `conf`: what is edited from now on changes no job that is still waiting.
+
+    Raises:
+        ConfigError: the folder cannot be written.
+    """
+    try:
+        copy = _snapshot(conf, sweep / _CONF)
+        shutil.rmtree(sweep / _FAILED, ignore_errors=True)
+        (sweep / _FAILED).mkdir()
+        (sweep / _STARTED).write_text("The time of this file is when the sweep was started.\n")
+    except OSError as error:
+        raise ConfigError(f"hydra.sweep.dir must be a folder that can be made: {error}") from error
+    return copy
+
+
+def _snapshot(source: Path, target: Path) -> Path:
+    """Copy the YAML files of a folder to a new one, or to one that holds just these."""
+    files = {
+        path.relative_to(source): path.read_bytes()
+        for path in source.rglob("*.yaml")
+        if path.is_file()
+    }
+    number = 0
+    while True:
+        number += 1
+        copy = target.with_name(f"{target.name}-{number}")
+        if not copy.exists():
+            break
+        if files == {path.relative_to(copy): path.read_bytes() for path in copy.rglob("*.yaml")}:
+            return copy
+    for name, content in files.items():
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / name).write_bytes(content)
+    return copy
+
+
+def find_done(own: Path, config: str) -> Path | None:
+    """Return the folder in which a job was done before; None where it was not.
+
+    Args:
+        own: the job's folder, by its number; the others lie beside it.
+        config: digest of the job's config, which tells it from all others.
+    """
+    for folder, status in _runs(own):
+        if status["status"] == "done" and status.get("config") == config:
+            return folder
+    return None
+
+
+def place(own: Path, config: str, overrides: list[str]) -> tuple[Path, bool]:
+    """Return the folder in which a job works, and whether the run in it goes on.
+
+    A run of the same config that did not end goes on from its checkpoint. One that has none, or
+    that failed, or one of the same overrides and another config, makes room; all others stay.
+
+    Args:
+        own: the job's folder, by its number.
+        config: digest of the job's config.
+        overrides: what was typed for the job.
+
+    Raises:
+        ConfigError: another process is at work on this job.
+    """
+    for folder, status in _runs(own):
+        same = status.get("config") == config
+        if not same and _overrides(folder) != overrides:
+            continue
+        if _is_alive(status):
+            raise ConfigError(
+                f"hydra.sweep.dir must be used by one sweep at a time, but process "
+                f"{status['pid']} is at work in {folder}"
+            )
+        if same and status["status"] in ("interrupted", "running") and _can_go_on(folder):
+            return folder, True
+        _put_aside(folder)
+    return free(own), False
+
+
+def free(own: Path) -> Path:
+    """Return the job's folder, or a name like it where that holds a run."""
+    folder, number = own, 1
+    while any((folder / name).exists() for name in ("config.yaml", "status.json")):
+        number += 1
+        folder = own.with_name(f"{own.name}-{number}")
+    return folder
+
+
+def _runs(own: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """Return what earlier starts of the sweep left, the job's own folder first.
+
+    What this start of the sweep has written elsewhere is another job's.
+    """
+    found = _statuses(own.parent)
+    mine = [(folder, status) for folder, status, _ in found if folder == own]
+    return mine + [
+        (folder, status) for folder, status, is_new in found if not is_new and folder != own
+    ]
+
+
+def _statuses(sweep: Path) -> list[tuple[Path, dict[str, Any], bool]]:
+    """Return each run's folder, its status, and whether that was written since the start."""
+    try:
+        started = (sweep / _STARTED).stat().st_mtime_ns
+    except OSError:  # no sweep that was started by this program
+        started = 0
+    found = []
+    for file in sorted(sweep.glob("*/status.json")):
+        with suppress(OSError, ValueError):
+            status = json.loads(file.read_text(encoding="utf-8"))
+            if isinstance(status, dict) and "status" in status:
+                found.append((file.parent, status, file.stat().st_mtime_ns >= started))
+    return found
+
+
+def _overrides(folder: Path) -> list[str]:
+    try:
+        return (folder / "overrides").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+
+
+def _can_go_on(folder: Path) -> bool:
+    return any((folder / "checkpoints").glob("*.pt"))
+
+
+def _is_alive(status: dict[str, Any]) -> bool:
+    if status["status"] != "running" or status.get("host") != platform.node():
+        return False
+    try:
+        os.kill(status["pid"], 0)
+    except OSError:
+        return False
+    return status["pid"] != os.getpid()
+
+
+def _put_aside(folder: Path) -> None:
+    earlier = folder.parent / _EARLIER
+    earlier.mkdir(parents=True, exist_ok=True)
+    number = 1
+    while (earlier / f"{folder.name}-{number}").exists():
+        number += 1
+    folder.rename(earlier / f"{folder.name}-{number}")
+
+
+def best_value(run: Path, monitor: str) -> float:
+    """Return the best value of a column of a run's metrics.csv, as the run itself returned it."""
+    best = Best.of(monitor)
+    for row in read_metrics(run):
+        if row.get(monitor):
+            best.update(float(row[monitor]), int(row["epoch"] or 0))
+    return best.value
+
+
+def note_failure(sweep: Path, failure: Failure) -> None:
+    """Write down that a job failed."""
+    with suppress(OSError):  # the disk may be what is wrong
+        folder = sweep / _FAILED
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{failure.job}.json").write_text(json.dumps(vars(failure)), encoding="utf-8")
+
+
+def forget_failure(sweep: Path, job: str) -> None:
+    """Forget that a job failed: it is tried again."""
+    (sweep / _FAILED / f"{job}.json").unlink(missing_ok=True)
+
+
+def failures(sweep: Path) -> list[Failure]:
+    """Return the jobs that failed since the sweep was started, or whose process ended midway."""
+    files = sorted((sweep / _FAILED).glob("*.json"))
+    found = [Failure(**json.loads(file.read_text(encoding="utf-8"))) for file in files]
+    for folder, status, is_new in _statuses(sweep):
+        if is_new and status["status"] == "running":
+            text = "its process ended before the job did"
+            found.append(Failure(job=folder.name, overrides=_overrides(folder), error=text))
+    return sorted(found, key=lambda failure: (len(failure.job), failure.job))
