@@ -16,9 +16,11 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict, read_write
+from omegaconf.errors import OmegaConfBaseException
 
 from training.command import USER_ERRORS, read, typed
 from training.explain import explain
+from training.redaction import Redaction, referred
 from training.resolved import config_digest
 from training.signals import Interrupted
 from training.sweeps import (
@@ -73,6 +75,7 @@ def _run_job(main: Main, composed: DictConfig) -> float:
         if isinstance(error, SystemExit) and "SUBMITIT_EXECUTOR" in os.environ:
             raise  # the job will be started again
         said = explain(error) if isinstance(error, Exception) else f"exit code {error.code}"
+        said = _redaction(composed)(said)
         print(f"{name} failed: {said}", file=sys.stderr)
         if not isinstance(error, USER_ERRORS):
             traceback.print_exception(error)
@@ -85,6 +88,13 @@ def _run_job(main: Main, composed: DictConfig) -> float:
         for folder in {own, directory}:
             with suppress(OSError):  # one that stayed empty
                 folder.rmdir()
+
+
+def _redaction(composed: DictConfig) -> Redaction:
+    try:
+        return Redaction(referred(composed))
+    except OmegaConfBaseException:  # it is the config that is wrong, and what is resolved of it
+        return Redaction({})
 
 
 def _tell(directory: Path, composed: DictConfig, goes_on: bool) -> None:
