@@ -22,8 +22,11 @@ from omegaconf.errors import OmegaConfBaseException
 from reuseloader import FolderInUseError, ImpureBuildError
 from reuseloader.store import UnstorableSampleError
 from training.arguments import join, parse
+from training.complaints import report
 from training.config import ConfigError, load_config
 from training.curriculum import expand
+from training.distributed import ranks
+from training.elastic import after_restart, forget
 from training.explain import explain, mistake_in_files
 from training.recorded import default_run_dir, quoted, read_config, resumed, rewrite_command
 from training.records import Record, Run
@@ -33,6 +36,7 @@ from training.report.writing import reported
 from training.resolved import resolved
 from training.sections import Table
 from training.signals import Interrupted, end_children
+from training.torchrun import command_name, each_rank, follow, lead, refuse_sweep
 
 # ${run_id:} makes run folders differ that are named after the same second.
 OmegaConf.register_new_resolver("run_id", lambda: os.urandom(3).hex(), use_cache=True, replace=True)
@@ -53,6 +57,10 @@ def begin(composed: DictConfig) -> Iterator[Run]:
     Raises:
         ConfigError: the config is wrong, or the folder holds a run.
     """
+    if not ranks().is_main:
+        with follow() as run:
+            yield run
+        return
     hydra = HydraConfig.get()
     directory = Path(hydra.runtime.output_dir)
     try:
@@ -72,7 +80,9 @@ def begin(composed: DictConfig) -> Iterator[Run]:
             record.config["replay"] = None
         run = Run(directory, config, record)
         with reported(run), run:
+            lead(run, composed)
             yield run
+        forget()
         if config.replay is not None and not compare(Path(config.replay), directory):
             sys.exit(1)
     except Exception as error:
@@ -113,8 +123,16 @@ def run_command(main: Callable[[], Any]) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")  # a name must not stop a run
+    with each_rank(main) as own_main:
+        _run_main(own_main)
+
+
+def _run_main(main: Callable[[], Any]) -> None:
     try:
-        sys.argv[1:] = join(parse(_for_hydra(sys.argv[1:])))
+        if ranks().is_main:
+            given = parse(_for_hydra(after_restart(sys.argv[1:])))
+            refuse_sweep(given)
+            sys.argv[1:] = join(given)
         main()
     except KeyboardInterrupt as error:
         end_children()
@@ -122,7 +140,8 @@ def run_command(main: Callable[[], Any]) -> None:
         if not isinstance(error, Interrupted):
             print("\nstopped by CTRL-C", file=sys.stderr)
             sys.exit(130)
-        print(f"stopped by {error}{_how_to_go_on(error.run)}", file=sys.stderr)
+        if ranks().is_main:
+            print(f"stopped by {error}{_how_to_go_on(error.run)}", file=sys.stderr)
         sys.exit(128 + error.signum)
     except USER_ERRORS as error:
         fail(error)
@@ -154,10 +173,10 @@ def _how_to_go_on(run: Path | None) -> str:
     if run is None:
         return ""
     path = run.relative_to(Path.cwd()) if run.is_relative_to(Path.cwd()) else run
-    return f"; to go on: python train.py {shlex.quote(f'resume={path}')}"
+    return f"; to go on: {command_name()} train.py {shlex.quote(f'resume={path}')}"
 
 
 def fail(error: Exception) -> NoReturn:
     """End the process with a user's mistake in one line."""
-    print(f"error: {explain(error)}", file=sys.stderr)
+    report(error, f"error: {explain(error)}")
     sys.exit(1)

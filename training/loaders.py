@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +15,7 @@ from reuseloader import FOREVER, ReuseDataLoader, ReuseKey, load_tensors, save_t
 from training.build import Source, Transform, compose, finish_image
 from training.config import Config, ConfigError
 from training.curriculum import Steps, apply_row
+from training.distributed import check_same, first_on_machine, ranks
 from training.fingerprint import fingerprint, project_code
 from training.records import Run
 from training.samples import check_signature, checked
@@ -57,8 +59,9 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
         ConfigError: a node cannot be made, or the data does not fit the config.
     """
     config, table = run.config, run.curriculum
-    train = _make_source(config.data.train, "data.train", config)
-    val = _make_source(config.data.val, "data.val", config)
+    with first_on_machine():  # which may download or unpack
+        train = _make_source(config.data.train, "data.train", config)
+        val = _make_source(config.data.val, "data.val", config)
     if val.classes != train.classes:
         raise ConfigError(
             "data.val must have the classes of data.train, but got "
@@ -83,10 +86,13 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
         partial(build, source=val, transforms=Steps({0: compose(prepare)})), None, config.data
     )
     num_train = _num_train(config, train)
-    single = drop_single and _leaves_one(num_train, config.batch_size)
+    num_own = math.ceil(num_train / ranks().world_size)  # of a rank in an epoch
+    single = drop_single and _leaves_one(num_own, config.batch_size)
     options = _options(config, device)
     train_mark, val_mark = train.identity(), val.identity()
-    run.record_inputs({"data.train": train_mark, "data.val": val_mark, "code": project_code()})
+    marks = {"data.train": train_mark, "data.val": val_mark, "code": project_code()}
+    check_same(marks)
+    run.record_inputs(marks)
     return Loaders(
         num_train=num_train,
         num_val=len(val),
@@ -140,6 +146,11 @@ def _make_source(node: Node, place: str, config: Config) -> Source:
     source: Source = make(node, place)
     if len(source) == 0:
         raise ConfigError(f"{place} must hold at least one sample, but it is empty")
+    if len(source) < ranks().world_size:
+        raise ConfigError(
+            f"{place} must hold at least one sample for each of {ranks().world_size} ranks, "
+            f"but it holds {len(source)}"
+        )
     if len(source.classes) != config.data.num_classes:
         raise ConfigError(
             f"data.num_classes must be the number of classes of {place}, {len(source.classes)}, "
@@ -159,8 +170,8 @@ def _make_stage(nodes: dict[str, Any], row: dict[str, Any], stage: str) -> list[
 def _num_train(config: Config, train: Source) -> int:
     size, batch_size = getattr(train, "size", None) or len(train), config.batch_size
     if config.trainer.overfit_batches is not None:
-        size = min(size, config.trainer.overfit_batches * batch_size)
-    if config.loader.drop_last and batch_size > size:
+        size = min(size, config.trainer.overfit_batches * batch_size * ranks().world_size)
+    if config.loader.drop_last and batch_size > math.ceil(size / ranks().world_size):
         raise ConfigError(
             f"batch_size must be at most the number of training samples, {size}, with "
             f"loader.drop_last=true, but got batch_size={batch_size}"
@@ -188,6 +199,8 @@ def _notes(config: Config, val: Source, single: bool) -> list[str]:
 def _options(config: Config, device: torch.device) -> dict[str, Any]:
     options: dict[str, Any] = {
         "batch_size": config.batch_size,
+        "num_replicas": ranks().world_size,
+        "rank": ranks().rank,
         "verify": config.cache.verify,
         "num_workers": config.num_workers,
         "pin_memory": device.type == "cuda",

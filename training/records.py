@@ -21,8 +21,9 @@ from tqdm import tqdm
 
 from training import environment
 from training.checkpoint import keep_numbered, write_checkpoint
-from training.checks import text_of
+from training.complaints import cause_of, line_of
 from training.config import Config, ConfigError
+from training.distributed import Agreement, ranks
 from training.redaction import Redaction
 from training.sections import Table
 from training.signals import Signals
@@ -48,7 +49,7 @@ class Run:
         directory: made here; refused where a run was recorded before. Where the record has
             `changes` it is a run's, and stays as it is until `go_on`.
         config: what the run does.
-        record: what is written before the first step.
+        record: what is written before the first step. Of several ranks rank 0 alone writes.
 
     Raises:
         ConfigError: the folder holds a run, or cannot be written.
@@ -61,19 +62,24 @@ class Run:
         self.cache = Path(config.cache.directory or directory / "cache")
         self._remove_cache = config.cache.directory is None and not config.cache.keep
         self.checkpoints = directory / "checkpoints"
-        self.signals = Signals(at_once=lambda: self._status("interrupted"))
+        self._writes = ranks().is_main
+        self.signals = Signals(
+            at_once=lambda: self._status("interrupted"),
+            agree=None if ranks().is_single else Agreement(),
+        )
         self._record = record
         self.redact = Redaction(record.variables)
         self._metrics: TextIO | None = None
         self._sessions: list[list[str | None]] = []  # from when to when a process worked on it
         self._is_begun = record.changes is None
-        if self._is_begun:
+        if self._is_begun and self._writes:
             self._begin(record)
         delay = not self._is_begun  # a run that turns out to be finished stays as it is
-        file = logging.FileHandler(
-            directory / "train.log", encoding="utf-8", errors="backslashreplace", delay=delay
-        )
-        self._handlers = [_Console(), file]
+        self._handlers: list[logging.Handler] = [_Console(), logging.NullHandler()]
+        if self._writes:
+            self._handlers[1] = logging.FileHandler(
+                directory / "train.log", encoding="utf-8", errors="backslashreplace", delay=delay
+            )
 
     @property
     def is_begun(self) -> bool:
@@ -112,6 +118,8 @@ class Run:
             The rows of `metrics.csv` before that epoch, in numbers.
         """
         self._is_begun = True
+        if not self._writes:
+            return []
         self._sessions = read_json(self.directory / "status.json").get("sessions", [])
         self._status("running")
         kept = [row for row in read_metrics(self.directory) if int(row["epoch"]) < epoch]
@@ -132,6 +140,8 @@ class Run:
             ConfigError: the data is not what the run began with.
         """
         file = self.directory / "inputs.json"
+        if not self._writes:
+            return
         if self._is_begun:
             self._write(file.name, json.dumps(marks, indent=2) + "\n")
             return
@@ -169,7 +179,7 @@ class Run:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if kind is not None and issubclass(kind, KeyboardInterrupt):
+        if self._writes and kind is not None and issubclass(kind, KeyboardInterrupt):
             log.warning("interrupted; what is recorded and prepared stays in %s", self.directory)
         log.handlers = [self._handlers[1]]  # the screen is for the command, which reports errors
         if self._is_begun:
@@ -187,16 +197,18 @@ class Run:
     def _end(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
         if kind is None or error is None:
             self._status("done")
-            if self._remove_cache:
+            if self._remove_cache and ranks().local_rank == 0:
                 shutil.rmtree(self.cache, ignore_errors=True)
         elif issubclass(kind, KeyboardInterrupt):
             self._status("interrupted")
         else:
-            self._status("failed", self.redact(f"{kind.__name__}: {text_of(error)}"))
+            self._status("failed", self.redact(cause_of(error)))
             log.error("failed", exc_info=error)
 
     def add_metrics(self, row: dict[str, Any]) -> None:
         """Append an epoch to `metrics.csv`."""
+        if not self._writes:
+            return
         if self._metrics is None:
             self._metrics = open(self.directory / "metrics.csv", "a", newline="", encoding="utf-8")  # noqa: SIM115
             if self._metrics.tell() == 0:
@@ -207,6 +219,8 @@ class Run:
 
     def save_checkpoint(self, name: str, state: dict[str, Any]) -> None:
         """Write `checkpoints/<name>.pt` whole: the previous one stays until it is there."""
+        if not self._writes:
+            return
         path = self.checkpoints / f"{name}.pt"
         write_checkpoint(path, state)
         if name == "last":
@@ -228,6 +242,8 @@ class Run:
         self._write("status.json", json.dumps(state, indent=2) + "\n")
 
     def _write(self, name: str, text: str) -> None:
+        if not self._writes:
+            return
         temporary = self.directory / f"{name}.tmp"
         with open(temporary, "w", encoding="utf-8", errors="replace") as file:
             file.write(text)
@@ -301,5 +317,6 @@ class _Console(logging.Handler):
     """Prints above the progress bar instead of through it."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        prefix = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
-        tqdm.write(f"{prefix}{record.getMessage()}")
+        line = line_of(record.levelno, record.getMessage())
+        if line is not None:
+            tqdm.write(line)
