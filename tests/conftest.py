@@ -3,10 +3,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -66,9 +68,9 @@ class Process:
         self._process.kill()
         self._process.wait()
 
-    def wait(self) -> int:
-        """Return the exit code of a process that ends by itself."""
-        return self._process.wait(60)
+    def answers(self, within_s: float) -> bool:
+        """Say whether an answer comes in time."""
+        return bool(select.select([self._process.stdout], [], [], within_s)[0])
 
     def close(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -94,6 +96,9 @@ def start() -> Iterator[Callable[..., Process]]:
         process.close()
 
 
+_HANG_S = 60.0
+
+
 class RankGroup:
     """Processes that are the ranks of a run, as torchrun would start them."""
 
@@ -115,7 +120,7 @@ class RankGroup:
             names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port}
             env = {"MASTER_ADDR": "127.0.0.1", **{name: str(n) for name, n in names.items()}}
             process.send(
-                "import importlib, os, training.distributed\n"
+                "import importlib, os, traceback, training.distributed\n"
                 f"os.environ.update({env})\n"
                 "training.distributed.join_group()"
             )
@@ -130,7 +135,9 @@ class RankGroup:
         """
         values = [str(value) if isinstance(value, Path) else value for value in arguments]
         name = f"importlib.import_module({function.__module__!r}).{function.__name__}"
-        self._each(f"answer = {name}(*{values!r})")
+        self._each(
+            f"try: answer = {name}(*{values!r})\nexcept Exception: traceback.print_exc(); raise"
+        )
         return self._answers
 
     def _each(self, source: str) -> None:
@@ -140,18 +147,29 @@ class RankGroup:
 
     def _receive(self) -> None:
         self._answers, errors = [], []
-        for process in self._processes[: self._size]:
+        give_up = time.monotonic() + _HANG_S
+        for rank, process in enumerate(self._processes[: self._size]):
+            while not process.answers(within_s=0.05) and time.monotonic() < give_up:
+                # A rank that waits for one that failed does not answer.
+                others = self._processes[rank + 1 : self._size]
+                if any(other.answers(within_s=0) for other in others):
+                    give_up = min(give_up, time.monotonic() + 5)
+            if time.monotonic() >= give_up and not process.answers(within_s=0):
+                errors.append(RuntimeError(f"rank {rank} hangs"))
+                continue
             try:
                 self._answers.append(process.receive())
             except RuntimeError as error:
-                errors.append(error)
+                errors.insert(0, error)
         if errors:
+            self.close()  # what the others wait for does not come
             raise errors[0]
 
     def close(self) -> None:
-        """End the processes."""
+        """End the processes; `of` starts others."""
         for process in self._processes:
             process.close()
+        self._processes, self._size = [], 0
 
 
 @pytest.fixture(scope="session")

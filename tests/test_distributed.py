@@ -10,12 +10,10 @@ from conftest import RankGroup
 from training import distributed
 from training.checks import ConfigError
 from training.distributed import (
-    Agreement,
     Ranks,
     check_same,
     first_on_machine,
     gather,
-    join_group,
     ranks,
     share,
     total,
@@ -31,11 +29,6 @@ def who() -> list[Any]:
 def exchange() -> list[Any]:
     rank = ranks().rank
     return [share({"of": rank}), gather(rank * 10), total([rank + 0.5, 2**52 + rank])]
-
-
-def agree(asked: list[list[int | None]]) -> list[int | None]:
-    agreement = Agreement()
-    return [agreement(value) for value in asked[ranks().rank]]
 
 
 def prepare_once(folder: str) -> list[str]:
@@ -102,15 +95,6 @@ def test_values_are_shared_gathered_and_summed(rank_group: RankGroup) -> None:
     assert first == second == [expected[0], expected[1], sums]
 
 
-def test_all_ranks_learn_of_a_signal_at_the_same_step(rank_group: RankGroup) -> None:
-    asked = [[None, None, None, None, None], [None, 15, 15, None, None]]
-    assert rank_group.of(2).call(agree, asked) == [[None, None, 15, 15, None]] * 2
-
-
-def test_of_two_signals_one_is_agreed_on(rank_group: RankGroup) -> None:
-    assert rank_group.of(2).call(agree, [[15, None], [10, None]]) == [[None, 15]] * 2
-
-
 def test_files_are_made_by_one_rank_while_the_others_wait(
     rank_group: RankGroup, tmp_path: Path
 ) -> None:
@@ -125,4 +109,3 @@ def test_other_data_on_another_rank_is_refused_by_name(rank_group: RankGroup) ->
     )
     assert rank_group.of(2).call(compare, marks) == [message] * 2
     assert rank_group.of(2).call(compare, marks[:1] * 2) == ["same"] * 2
-    assert join_group  # the ranks of these tests met by it

@@ -8,6 +8,7 @@ import time
 from hashlib import sha256
 
 import torch.distributed as dist
+from tqdm import tqdm
 
 from training.checks import text_of
 from training.distributed import RankFailedError, ranks, store
@@ -33,6 +34,16 @@ def line_of(level: int, text: str) -> str | None:
     if level < logging.WARNING or not _is_first(f"said/{_digest(text)}"):
         return None
     return f"{_who()}{prefix}{text}"
+
+
+class Console(logging.Handler):
+    """Prints above the progress bar instead of through it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a message, if it is for this rank to show it."""
+        line = line_of(record.levelno, record.getMessage())
+        if line is not None:
+            tqdm.write(line)
 
 
 def report(error: BaseException, text: str) -> None:

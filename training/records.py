@@ -17,13 +17,13 @@ from types import TracebackType
 from typing import Any, TextIO
 
 import yaml
-from tqdm import tqdm
 
 from training import environment
+from training.agreement import Agreement
 from training.checkpoint import keep_numbered, write_checkpoint
-from training.complaints import cause_of, line_of
+from training.complaints import Console, cause_of
 from training.config import Config, ConfigError
-from training.distributed import Agreement, ranks
+from training.distributed import ranks
 from training.redaction import Redaction
 from training.sections import Table
 from training.signals import Signals
@@ -75,7 +75,7 @@ class Run:
         if self._is_begun and self._writes:
             self._begin(record)
         delay = not self._is_begun  # a run that turns out to be finished stays as it is
-        self._handlers: list[logging.Handler] = [_Console(), logging.NullHandler()]
+        self._handlers: list[logging.Handler] = [Console(), logging.NullHandler()]
         if self._writes:
             self._handlers[1] = logging.FileHandler(
                 directory / "train.log", encoding="utf-8", errors="backslashreplace", delay=delay
@@ -311,12 +311,3 @@ class _Formatter(logging.Formatter):
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
         return self._redact(super().formatException(ei))
-
-
-class _Console(logging.Handler):
-    """Prints above the progress bar instead of through it."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        line = line_of(record.levelno, record.getMessage())
-        if line is not None:
-            tqdm.write(line)

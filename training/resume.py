@@ -98,7 +98,7 @@ def _for_ranks(place: dict[str, int], plan: Plan) -> dict[str, int]:
 
 def _say_ranks(before: int, run: Run) -> None:
     now, own = ranks().world_size, run.config.batch_size * run.config.trainer.accumulate
-    log.warning(
+    log.info(
         "%d rank%s now, %d before: an update is made of %d samples instead of %d, and what is not "
         "in the folder of its new rank is built again",
         *(now, "" if now == 1 else "s", before, now * own, before * own),
