@@ -27,7 +27,7 @@ def train(folder: str, stop: list[int] | None, *overrides: str) -> list[Any]:
     """Train, or go on; return the samples of each update, and the steps before them.
 
     Args:
-        folder: of the run; where there is a run it goes on.
+        folder: of the run.
         stop: rank and step at which a signal comes, or None.
         overrides: of the config.
     """
@@ -41,15 +41,19 @@ def train(folder: str, stop: list[int] | None, *overrides: str) -> list[Any]:
             os.kill(os.getpid(), signal.SIGTERM)
         update(trainer, state, prepare, batches)
 
-    resume = [f"resume={folder}"] if Path(folder, "status.json").exists() else []
     loop.update = watched  # type: ignore[assignment]
     try:
-        runs.train(Path(folder), *OPTIONS, *overrides, *resume)
+        runs.train(Path(folder), *OPTIONS, *overrides)
     except Interrupted as interruption:
         return [interruption.signum, seen]
     finally:
         loop.update = update
     return [0, seen]
+
+
+def resume(folder: str, *overrides: str) -> list[Any]:
+    """Go on with a run."""
+    return train(folder, None, f"resume={folder}", *overrides)
 
 
 def results(folder: Path) -> list[dict[str, Any]]:
@@ -91,7 +95,7 @@ def test_ranks_stop_together_and_go_on_to_the_same_bits(
     assert [code for code, _ in stopped] == [signal.SIGTERM] * 2
     steps = [[step for step, _ in seen] for _, seen in stopped]
     assert steps[0] == steps[1] == list(range(num_updates))
-    after = rank_group.call(train, tmp_path, None)
+    after = rank_group.call(resume, tmp_path)
     assert whole[1] == [a[1] + b[1] for a, b in zip(stopped, after, strict=True)]
     assert results(whole[0]) == results(tmp_path)
     assert same_weights(whole[0], tmp_path)
@@ -104,11 +108,11 @@ def test_from_two_ranks_to_one_and_back_at_the_ends_of_epochs(
     options = ("schedule_end=3", "cache.keep=true")
     group.call(train, tmp_path, None, "epochs=1", *options)
     checkpoint = runs.load(tmp_path)
-    train(str(tmp_path), None, "epochs=2", *options)
+    resume(str(tmp_path), "epochs=2", *options)
     assert "1 rank now, 2 before: an update is made of 8 samples instead of 16" in log(tmp_path)
     assert "others" in checkpoint and len(checkpoint["others"]) == 1
     assert runs.load(tmp_path)["others"] == []
-    answers = group.call(train, tmp_path, None, "epochs=3", *options)
+    answers = group.call(resume, tmp_path, "epochs=3", *options)
     assert [[step for step, _ in seen] for _, seen in answers] == [list(range(18, 24))] * 2
     assert "2 ranks now, 1 before: an update is made of 16 samples instead of 8" in log(tmp_path)
     rows = runs.rows(tmp_path)
@@ -122,7 +126,7 @@ def test_the_rate_stands_where_it_would_with_as_many_ranks_from_the_start(
     rank_group: RankGroup, tmp_path: Path
 ) -> None:
     rank_group.of(2).call(train, tmp_path, None, "epochs=1", "schedule_end=3")
-    train(str(tmp_path), None, "epochs=3", "schedule_end=3")
+    resume(str(tmp_path), "epochs=3", "schedule_end=3")
     alone = tmp_path / "alone"
     train(str(alone), None, "epochs=3", "schedule_end=3")
     assert [row["lr"] for row in runs.rows(alone)][1:] == pytest.approx(
@@ -136,7 +140,7 @@ def test_inside_an_epoch_other_ranks_train_as_many_samples_as_were_left(
     group = rank_group.of(2)
     stopped = group.call(train, tmp_path, [0, 7])
     assert [seen[-1][0] for _, seen in stopped] == [8, 8]  # three of the six updates of epoch 1
-    _, seen = train(str(tmp_path), None, "epochs=2")
+    _, seen = resume(str(tmp_path), "epochs=2")
     assert [step for step, _ in seen] == list(range(9, 15))  # six of the twelve
     row = runs.rows(tmp_path)[1]
     assert (row["step"], row["built"] + row["reused"]) == (15.0, 96.0)
