@@ -10,6 +10,7 @@ import re
 import sys
 import time
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,7 +85,7 @@ def open_folder(directory: Path) -> tuple[int, int] | None:
         directory.mkdir(parents=True, exist_ok=True)
         probe = temporary_path(sample_path(directory, 0))
         probe.touch()
-        probe.unlink()
+        probe.unlink(missing_ok=True)  # another rank may have swept it away
         status = directory.stat()
     except OSError as error:
         raise ValueError(
@@ -171,7 +172,8 @@ def _sweep(directory: Path) -> None:
         left = [entry.path for entry in entries if _TEMPORARY_NAME.fullmatch(entry.name)]
     for path in left:
         if not os.path.isdir(path):
-            os.unlink(path)
+            with suppress(FileNotFoundError):  # of another rank, which has removed it itself
+                os.unlink(path)
 
 
 def _is_rank() -> bool:

@@ -19,8 +19,8 @@ from training import checkpoint, loop
 from training.checks import ConfigError
 from training.config import load_config
 from training.options import ReportConfig
-from training.records import read_json
 from training.signals import Interrupted
+from training.tables import read_json
 
 BASE = ("epochs=3", "model.width=4", "data.train.limit=64", "batch_size=16")
 """Four updates in each of three epochs."""

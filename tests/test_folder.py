@@ -247,6 +247,27 @@ def test_two_ranks_of_one_job_share_the_folder_and_no_one_else(
     assert open_here(tmp_path)[0]["index"] == 0
 
 
+def test_ranks_that_open_a_folder_at_once_do_not_stumble_over_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch, is_directory = Path.touch, os.path.isdir
+
+    def swept(path: Path) -> None:  # another rank, alone with the lock, takes it for a leftover
+        touch(path)
+        path.unlink()
+
+    def vanishing(path: str) -> bool:  # a leftover that is another rank's, which removes it itself
+        found = is_directory(path)
+        if path.endswith(".tmp"):
+            os.unlink(path)
+        return found
+
+    (tmp_path / "00000001.pt.1-aa-0.tmp").touch()
+    monkeypatch.setattr(Path, "touch", swept)
+    monkeypatch.setattr(os.path, "isdir", vanishing)
+    assert open_here(tmp_path)[0]["index"] == 0
+
+
 def test_ranks_of_two_jobs_do_not_share_a_folder(start: Callable[..., Any], tmp_path: Path) -> None:
     first = start(RANK="0", **RANK)
     open_there(first, tmp_path)

@@ -24,6 +24,7 @@ class Work:
         build_s: seconds in which samples were built, over all workers.
         read_s: seconds in which samples were read, over all workers.
         num_cores: that training and workers share; None where training computes on a GPU.
+        num_ranks: processes that train, each with workers of its own.
     """
 
     lifetime: int
@@ -35,6 +36,7 @@ class Work:
     build_s: float
     read_s: float = 0.0
     num_cores: int | None = None
+    num_ranks: int = 1
 
     @property
     def wait_share(self) -> float:
@@ -46,7 +48,7 @@ class Work:
         """Whether training and workers together keep all the cores busy."""
         if self.num_cores is None or self.num_workers == 0:
             return False
-        busy_s = self.build_s + self.read_s + self.train_s - self.wait_s
+        busy_s = self.build_s + self.read_s + self.num_ranks * (self.train_s - self.wait_s)
         return busy_s > 0.9 * self.num_cores * self.train_s
 
     def wait_at(self, lifetime: int) -> float:
@@ -61,17 +63,22 @@ class Work:
         build_s = self.build_s / self.built
         read_s = self.read_s / self.reused if self.reused else 0.0
         spared = self.built - (self.built + self.reused) / lifetime
-        return max(0.0, self.wait_s - spared * (build_s - read_s) / max(1, self.num_workers))
+        num_makers = self.num_ranks * max(1, self.num_workers)
+        return max(0.0, self.wait_s - spared * (build_s - read_s) / num_makers)
 
 
 def work_of(
-    rows: list[dict[str, Any]], lifetime: int, num_workers: int, num_cores: int | None
+    rows: list[dict[str, Any]],
+    lifetime: int,
+    num_workers: int,
+    num_cores: int | None,
+    num_ranks: int = 1,
 ) -> Work | None:
     """Return what the epochs of a run took that are like those to come: all but epoch 0.
 
     Args:
         rows: of metrics.csv, in numbers; None where there is none.
-        lifetime, num_workers, num_cores: as in `Work`.
+        lifetime, num_workers, num_cores, num_ranks: as in `Work`.
 
     Returns:
         None where no epoch ended, or its times were not written down.
@@ -93,6 +100,7 @@ def work_of(
         build_s=total("build_s"),
         read_s=total("read_s"),
         num_cores=num_cores,
+        num_ranks=num_ranks,
     )
 
 

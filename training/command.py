@@ -25,9 +25,12 @@ from omegaconf.errors import OmegaConfBaseException
 from reuseloader import FolderInUseError, ImpureBuildError
 from reuseloader.store import UnstorableSampleError
 from training.arguments import is_sweep, join, parse
+from training.complaints import report
 from training.config import Config, ConfigError, load_config
 from training.curriculum import expand
 from training.device import spread
+from training.distributed import ranks
+from training.elastic import after_restart, forget
 from training.explain import explain, mistake_in_files
 from training.launch import launch
 from training.recorded import default_place, quoted, read_config, resumed, rewrite_command
@@ -39,6 +42,7 @@ from training.resolved import resolved
 from training.sections import Table
 from training.signals import Interrupted, end_children
 from training.sweeps import JobError, failures
+from training.torchrun import command_name, each_rank, follow, lead, refuse_sweep
 
 USER_ERRORS = (
     *(ConfigError, FolderInUseError, ImpureBuildError, UnstorableSampleError),
@@ -56,6 +60,10 @@ def begin(composed: DictConfig) -> Iterator[Run]:
     Raises:
         ConfigError: the config is wrong, or the folder holds a run.
     """
+    if not ranks().is_main:
+        with follow() as run:
+            yield run
+        return
     hydra = HydraConfig.get()
     directory = Path(hydra.runtime.output_dir)
     try:
@@ -70,7 +78,9 @@ def begin(composed: DictConfig) -> Iterator[Run]:
             record.config["replay"] = None
         run = Run(directory, config, record)
         with reported(run), run:
+            lead(run, composed)
             yield run
+        forget()
         if config.replay is not None and not compare(Path(config.replay), directory):
             sys.exit(1)
     except Exception as error:
@@ -130,12 +140,19 @@ def run_command(main: Callable[[], Any]) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")  # a name must not stop a run
+    with each_rank(main) as own_main:
+        _run_main(own_main)
+
+
+def _run_main(main: Callable[[], Any]) -> None:
     line, sweep = sys.argv[1:], None  # the folder of a sweep
     try:
-        given = parse(_for_hydra(line))
-        if is_sweep(given):
-            given, sweep = launch(given)
-        sys.argv[1:] = join(given)
+        if ranks().is_main:
+            given = parse(_for_hydra(after_restart(line)))
+            refuse_sweep(given)
+            if is_sweep(given):
+                given, sweep = launch(given)
+            sys.argv[1:] = join(given)
         if sweep is None:
             main()
         else:
@@ -146,7 +163,9 @@ def run_command(main: Callable[[], Any]) -> None:
         if not isinstance(error, Interrupted):
             print(f"\nstopped by CTRL-C{_how_to_go_on(None, line, sweep)}", file=sys.stderr)
             sys.exit(130)
-        print(f"stopped by {error}{_how_to_go_on(error.run, line, sweep)}", file=sys.stderr)
+        if ranks().is_main:
+            text = _how_to_go_on(error.run, line, sweep)
+            print(f"stopped by {error}{text}", file=sys.stderr)
         sys.exit(128 + error.signum)
     except USER_ERRORS as error:
         fail(error)
@@ -204,7 +223,7 @@ def _how_to_go_on(run: Path | None, line: list[str], sweep: Path | None) -> str:
     if sweep is not None:
         return f"; to go on: {_again(line, sweep)}"
     if run is not None:
-        return f"; to go on: python train.py {shlex.quote(f'resume={_short(run)}')}"
+        return f"; to go on: {command_name()} train.py {shlex.quote(f'resume={_short(run)}')}"
     return ""
 
 
@@ -223,5 +242,5 @@ def _short(path: Path) -> Path:
 
 def fail(error: Exception) -> NoReturn:
     """End the process with a user's mistake in one line."""
-    print(f"error: {explain(error)}", file=sys.stderr)
+    report(error, f"error: {explain(error)}")
     sys.exit(1)

@@ -14,6 +14,7 @@ from tqdm import tqdm
 from reuseloader import ReuseDataLoader
 from training.advice import advise, work_of
 from training.config import Config
+from training.distributed import ranks
 from training.loaders import Loaders
 from training.optim import Plan
 from training.records import Run
@@ -26,6 +27,8 @@ def describe(
     config: Config, plan: Plan, loaders: Loaders, model: nn.Module, device: torch.device
 ) -> None:
     """Say before the first step what is going to happen."""
+    if not ranks().is_main:
+        return  # it would say the same
     log.info(
         "%d samples for training, %d for validation, %d classes",
         loaders.num_train,
@@ -46,13 +49,21 @@ def describe(
     )
     for fact in loaders.facts:
         log.info("%s", fact)
+    if not ranks().is_single:
+        own = config.batch_size * config.trainer.accumulate
+        log.info(
+            "%d ranks on %s: %d samples an update, %d a rank; %d updates an epoch",
+            *(ranks().world_size, "NCCL" if device.type == "cuda" else "gloo"),
+            *(own * ranks().world_size, own, plan.steps_per_epoch),
+        )
     for note in loaders.notes:
         log.warning("%s", note)
 
 
 def progress_bar(batches: Iterable[Any], epoch: int, total: int) -> Iterable[Any]:
     """Show a bar while the batches of an epoch are taken, where there is a screen."""
-    return tqdm(batches, f"epoch {epoch}", total, leave=False, disable=None, unit="batch")
+    disable = None if ranks().is_main else True
+    return tqdm(batches, f"epoch {epoch}", total, leave=False, disable=disable, unit="batch")
 
 
 def report_skipped(loader: ReuseDataLoader, what: str) -> None:
@@ -91,7 +102,8 @@ def report_end(run: Run, best: Best, rows: list[dict[str, Any]], device: torch.d
         log.info("best accuracy  %.2f %% in epoch %d", 100 * best.value, best.epoch)
     else:
         log.info("best loss      %.4f in epoch %d", best.value, best.epoch)
-    cores = os.cpu_count() if device.type == "cpu" else None
-    work = work_of(rows, run.config.lifetime, run.config.num_workers, cores)
+    own, config = ranks(), run.config
+    cores = (os.cpu_count() or 1) * own.num_nodes if device.type == "cpu" else None
+    work = work_of(rows, config.lifetime, config.num_workers, cores, own.world_size)
     if work is not None:
         log.info("time           %s", advise(work))

@@ -16,6 +16,7 @@ from torchvision.transforms import v2
 from training.build import Transform, compose
 from training.checks import ConfigError, check
 from training.config import Config
+from training.distributed import ranks
 from training.options import TrainerConfig
 from training.targets import make
 from training.timing import Clock
@@ -31,6 +32,8 @@ def choose_device(name: str) -> torch.device:
     Raises:
         ConfigError: the device is not there.
     """
+    if not ranks().is_single:
+        return _device_of_rank(name)
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -56,6 +59,23 @@ def spread(name: str, job: int, num_devices: int) -> str:
     if name in ("auto", "cuda") and num_devices > 1:
         return f"cuda:{job % num_devices}"
     return name
+
+
+def _device_of_rank(name: str) -> torch.device:
+    """Return the CPU, or of the GPUs of this machine the one that belongs to the rank."""
+    rule = "auto, cuda or cpu with several ranks: each takes the GPU of its number"
+    check("device", name, name in ("auto", "cuda", "cpu"), rule)
+    if name == "cpu" or not (name == "cuda" or torch.cuda.is_available()):
+        return torch.device("cpu")
+    num_gpus, num_ranks = torch.cuda.device_count(), ranks().local_world_size
+    if num_ranks > num_gpus:
+        raise ConfigError(
+            f"--nproc-per-node must be at most the number of GPUs, {num_gpus}, but it is "
+            f"{num_ranks}; device=cpu trains without them"
+        )
+    device = torch.device("cuda", ranks().local_rank)
+    torch.cuda.set_device(device)
+    return device
 
 
 def set_up(config: Config) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import torchvision
 
+from training.distributed import ranks
 from training.targets import PROJECT
 
 
@@ -23,7 +24,9 @@ def describe() -> dict[str, Any]:
     """
     named = {item.metadata["Name"]: item.version for item in distributions()}
     packages = {name: version for name, version in named.items() if name}
-    return {
+    own = ranks()
+    several = {"ranks": {"world_size": own.world_size, "num_nodes": own.num_nodes}}
+    return ({} if own.is_single else several) | {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": dict(sorted(packages.items())),

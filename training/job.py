@@ -45,7 +45,7 @@ def job(main: Main) -> Main:
 
     @functools.wraps(main)
     def run_one(composed: DictConfig) -> float:
-        if HydraConfig.get().mode == RunMode.MULTIRUN:
+        if HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN:
             return _run_job(main, composed)
         return main(composed)
 

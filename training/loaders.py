@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,7 @@ from training.budget import Kept, keep_within
 from training.build import Source, Transform, compose, finish_image
 from training.config import Config, ConfigError
 from training.curriculum import Steps, apply_row
+from training.distributed import check_same, first_on_machine, ranks
 from training.fingerprint import fingerprint, project_code
 from training.records import Run
 from training.samples import check_signature, checked
@@ -65,8 +67,9 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
         ConfigError: a node cannot be made, or the data does not fit the config.
     """
     config, table = run.config, run.curriculum
-    train = _make_source(config.data.train, "data.train", config)
-    val = _make_source(config.data.val, "data.val", config)
+    with first_on_machine():  # which may download or unpack
+        train = _make_source(config.data.train, "data.train", config)
+        val = _make_source(config.data.val, "data.val", config)
     if val.classes != train.classes:
         raise ConfigError(
             "data.val must have the classes of data.train, but got "
@@ -91,10 +94,13 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
         partial(build, source=val, transforms=Steps({0: compose(prepare)})), None, config.data
     )
     sizes = _sizes(config, train)
-    single = drop_single and any(_leaves_one(n, config.batch_size) for n in sizes.values())
+    own = [math.ceil(size / ranks().world_size) for size in sizes.values()]  # of a rank
+    single = drop_single and any(_leaves_one(size, config.batch_size) for size in own)
     options = _options(config, device)
     train_mark, val_mark = train.identity(), val.identity()
-    run.record_inputs({"data.train": train_mark, "data.val": val_mark, "code": project_code()})
+    marks = {"data.train": train_mark, "data.val": val_mark, "code": project_code()}
+    check_same(marks)
+    run.record_inputs(marks)
     loaders = Loaders(
         num_train=max(sizes.values()),
         num_val=len(val),
@@ -160,6 +166,11 @@ def _make_source(node: Node, place: str, config: Config) -> Source:
     source: Source = make(node, place)
     if len(source) == 0:
         raise ConfigError(f"{place} must hold at least one sample, but it is empty")
+    if len(source) < ranks().world_size:
+        raise ConfigError(
+            f"{place} must hold at least one sample for each of {ranks().world_size} ranks, "
+            f"but it holds {len(source)}"
+        )
     if len(source.classes) != config.data.num_classes:
         raise ConfigError(
             f"data.num_classes must be the number of classes of {place}, {len(source.classes)}, "
@@ -182,9 +193,10 @@ def _sizes(config: Config, train: Source) -> dict[int, int]:
     size = getattr(train, "size", None) or len(train)
     sizes = dict(size) if isinstance(size, Mapping) else {0: size}
     if overfit is not None:
-        sizes = {epoch: min(number, overfit * batch_size) for epoch, number in sizes.items()}
+        most = overfit * batch_size * ranks().world_size
+        sizes = {epoch: min(number, most) for epoch, number in sizes.items()}
     least = min(sizes.values())
-    if config.loader.drop_last and batch_size > least:
+    if config.loader.drop_last and batch_size > math.ceil(least / ranks().world_size):
         raise ConfigError(
             f"batch_size must be at most the number of training samples, {least}, with "
             f"loader.drop_last=true, but got batch_size={batch_size}"
@@ -212,6 +224,8 @@ def _notes(config: Config, val: Source, single: bool) -> list[str]:
 def _options(config: Config, device: torch.device) -> dict[str, Any]:
     options: dict[str, Any] = {
         "batch_size": config.batch_size,
+        "num_replicas": ranks().world_size,
+        "rank": ranks().rank,
         "verify": config.cache.verify,
         "num_workers": config.num_workers,
         "pin_memory": device.type == "cuda",

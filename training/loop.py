@@ -20,10 +20,12 @@ from torch import nn
 from reuseloader import ReuseDataLoader
 from training.console import describe, progress_bar, report_end, report_epoch, report_skipped
 from training.device import Batch, Preprocess, autocast, repeat, to_device
+from training.distributed import gather, wait_for_all
 from training.loaders import Loaders
 from training.metrics import Evaluation, Meters
 from training.optim import Plan
 from training.options import TrainerConfig
+from training.parallel import exchanging_last, mark_valid, mean_over_ranks, seed_rank, share_buffers
 from training.pictures import show_confusion, show_samples
 from training.progress import Measurement
 from training.randomness import aside
@@ -72,6 +74,7 @@ def fit(run: Run, model: nn.Module, loaders: Loaders, device: torch.device) -> f
     """
     plan = Plan.of(run.config, loaders.num_batches)
     state = make_state(run.config, model, device, plan)
+    seed_rank(run.config.seed)
     prepare = Preprocess(run.config, device)
     rows = restore(run, state, loaders, plan) if run.config.resume else []
     if rows is None:  # nothing is left to train
@@ -164,11 +167,11 @@ def update(
     """
     state.optimizer.zero_grad(set_to_none=True)
     expected = num_samples = 0
-    for batch in window:
+    for batch in exchanging_last(state.parallel, window):
         images, labels = prepare.for_training(batch)  # normalise; MixUp or CutMix, drawn anew
         expected = expected or trainer.accumulate * len(images)
         with autocast(prepare.device, trainer.precision):
-            loss = state.loss(state.model(images), labels)
+            loss = state.loss(state.parallel(images), labels)
         state.scaler.scale(loss * (len(images) / expected)).backward()
         state.losses.add(loss, len(images), state.step)
         num_samples += len(images)
@@ -202,6 +205,7 @@ def scale_gradients(model: nn.Module, factor: float) -> None:
 
 def evaluate_epoch(job: Job, state: State) -> Row:
     """Evaluate after an epoch, and take note if it is the best."""
+    share_buffers(state.model, state.ema)  # each rank evaluates a part, and rank 0 saves
     with job.clock.phase("eval"):
         job.clock.begin_warmup("eval")
         evaluation = evaluate(job, state.evaluated)
@@ -215,7 +219,8 @@ def evaluate_epoch(job: Job, state: State) -> Row:
 def evaluate(job: Job, model: nn.Module) -> Evaluation:
     """Measure a model on the validation data; nothing that training depends on changes."""
     meters = Meters(job.run.config.data.num_classes, job.prepare.device)
-    batches = islice(job.loaders.val, job.plan.limit)
+    epoch = job.loaders.val.epoch
+    batches = mark_valid(islice(job.loaders.val, job.plan.limit), job.loaders.val.order, epoch)
     with aside(), evaluation_mode(model):
         on_device = to_device(batches, job.prepare.device, Clock())
         for batch in stoppable(job, on_device, job.loaders.val):
@@ -247,6 +252,7 @@ def write_checkpoints(job: Job, state: State, ended: bool) -> None:
     if ended and state.best.epoch == state.epoch:
         job.run.save_checkpoint("best", checkpoint)
     job.run.save_checkpoint("last", checkpoint)
+    wait_for_all()  # no rank ends before the file is whole
     state.saved = state.step
 
 
@@ -261,7 +267,7 @@ def log_if_due(job: Job, state: State) -> None:
     """Add a point to the training curves every `tracker.log_every` updates."""
     due = state.step % job.run.config.tracker.log_every == 0
     if due and state.step not in (0, state.point[0]):  # an update that fp16 skips is no step
-        loss = state.losses.read(state.epoch)
+        loss = mean_over_ranks(state.losses.read(state.epoch))
         state.point = (state.step, {"train/loss": loss, "train/lr": state.lr})
         job.trackers.scalars(state.point[1], state.step)
 
@@ -270,9 +276,11 @@ def write_row(job: Job, row: Row) -> Row:
     """Write an epoch down: in metrics.csv, in the trackers, on the screen.
 
     Its times reach from the row before to this one, so that none is lost: saving an epoch, which
-    comes after its row, is a part of the next.
+    comes after its row, is a part of the next. Of several ranks they are those of the one that
+    waited longest for its input, for which the others waited in their turn.
     """
-    row = row | times(job.clock.seconds())
+    seconds = max(gather(job.clock.seconds()), key=lambda rank: rank["wait"])
+    row = row | times(seconds)
     job.clock.start()
     job.run.add_metrics(columns(row))
     job.trackers.scalars(curves(row), row["step"])

@@ -80,6 +80,11 @@ class Plan:
         """Updates in the run."""
         return self.steps_before(self.epochs)
 
+    def num_updates(self, epoch: int, num_batches: int) -> int:
+        """Return the updates before a batch of an epoch."""
+        in_epoch = math.ceil(num_batches * self.echo / self.accumulate)
+        return epoch * self.steps_per_epoch + in_epoch
+
     def evaluates(self, epoch: int) -> bool:
         """Say whether an epoch ends with an evaluation; the last one always does."""
         last = (self.epochs, self.schedule_end)

@@ -45,11 +45,12 @@ def sample_grid(loaders: Loaders, num_samples: int) -> Tensor:
     Returns:
         uint8 3 x H x W.
     """
-    policy, epoch, size = loaders.train.policy, loaders.train.epoch, loaders.num_train
-    positions = np.arange(min(num_samples, size))
+    policy, epoch, order = loaders.train.policy, loaders.train.epoch, loaders.train.order
+    assert order is not None  # the loader has no sampler of the user's
+    positions = np.arange(min(num_samples, order.length(epoch)))
     pairs = []
     with aside():
-        for index in policy.order(positions, epoch, size).tolist():
+        for index in order.index(positions, epoch).tolist():
             key = policy.key(index, epoch)
             stored = loaders.build(key)
             fresh = loaders.finish(stored, key) if loaders.finish else stored

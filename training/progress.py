@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from reuseloader import ReuseStats
+from training.distributed import gather, ranks
 
 
 @dataclass
@@ -69,6 +70,19 @@ class Progress:
     build_s: float = 0.0
     read_s: float = 0.0
     seconds: dict[str, float] = field(default_factory=dict)
+
+
+_SUMMED = ("built", "reused", "build_s", "read_s")  # over the ranks
+
+
+def over_ranks(losses: TrainLoss, progress: Progress) -> tuple[TrainLoss, Progress]:
+    """Return losses that were read, and counts of samples, of all ranks together."""
+    if ranks().is_single:
+        return losses, progress
+    own = (losses.sum, losses.num_samples, *(getattr(progress, name) for name in _SUMMED))
+    loss, num_samples, *summed = map(sum, zip(*gather(own), strict=True))
+    progress = replace(progress, **dict(zip(_SUMMED, summed, strict=True)))
+    return TrainLoss(sum=loss, num_samples=num_samples), progress
 
 
 class Measurement:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import logging
 import os
@@ -18,16 +17,18 @@ from types import TracebackType
 from typing import Any, TextIO
 
 import yaml
-from tqdm import tqdm
 
 from training import environment
+from training.agreement import Agreement
 from training.checkpoint import keep_numbered, write_checkpoint
-from training.checks import text_of
+from training.complaints import Console, cause_of
 from training.config import Config, ConfigError
+from training.distributed import ranks
 from training.redaction import Redaction
 from training.resolved import config_digest
 from training.sections import Table
 from training.signals import Signals
+from training.tables import as_csv, in_numbers, read_json, read_metrics
 
 log = logging.getLogger("training")
 
@@ -50,7 +51,7 @@ class Run:
         directory: made here; refused where a run was recorded before. Where the record has
             `changes` it is a run's, and stays as it is until `go_on`.
         config: what the run does.
-        record: what is written before the first step.
+        record: what is written before the first step. Of several ranks rank 0 alone writes.
 
     Raises:
         ConfigError: the folder holds a run, or cannot be written.
@@ -63,19 +64,27 @@ class Run:
         self.cache = Path(config.cache.directory or directory / "cache")
         self._remove_cache = config.cache.directory is None and not config.cache.keep
         self.checkpoints = directory / "checkpoints"
-        self.signals = Signals(at_once=lambda: self._status("interrupted"))
+        self._writes = ranks().is_main
+        self.signals = Signals(
+            at_once=lambda: self._status("interrupted"),
+            agree=None if ranks().is_single else Agreement(),
+        )
         self._record = record
         self.redact = Redaction(record.variables)
         self._digest = config_digest(record.config)
         self._metrics: TextIO | None = None
         self._sessions: list[list[str | None]] = []  # from when to when a process worked on it
         self._is_begun = record.changes is None
-        if self._is_begun:
+        if self._is_begun and self._writes:
             self._begin(record)
-        file = logging.FileHandler(
-            directory / "train.log", encoding="utf-8", errors="backslashreplace", delay=True
-        )
-        self._handlers = [_Console(), file]
+        self._handlers: list[logging.Handler] = [Console(), logging.NullHandler()]
+        if self._writes:
+            self._handlers[1] = logging.FileHandler(
+                directory / "train.log",
+                encoding="utf-8",
+                errors="backslashreplace",
+                delay=True,  # a finished run stays as it is
+            )
 
     @property
     def is_begun(self) -> bool:
@@ -114,6 +123,8 @@ class Run:
             The rows of `metrics.csv` before that epoch, in numbers.
         """
         self._is_begun = True
+        if not self._writes:
+            return []
         self._sessions = read_json(self.directory / "status.json").get("sessions", [])
         self._status("running")
         kept = [row for row in read_metrics(self.directory) if int(row["epoch"]) < epoch]
@@ -134,6 +145,8 @@ class Run:
             ConfigError: the data is not what the run began with.
         """
         file = self.directory / "inputs.json"
+        if not self._writes:
+            return
         if self._is_begun:
             self._write(file.name, json.dumps(marks, indent=2) + "\n")
             return
@@ -173,7 +186,7 @@ class Run:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if kind is not None and issubclass(kind, KeyboardInterrupt):
+        if self._writes and kind is not None and issubclass(kind, KeyboardInterrupt):
             log.warning("interrupted; what is recorded and prepared stays in %s", self.directory)
         log.handlers = [self._handlers[1]]  # the screen is for the command, which reports errors
         if self._is_begun:
@@ -191,16 +204,18 @@ class Run:
     def _end(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
         if kind is None or error is None:
             self._status("done")
-            if self._remove_cache:
+            if self._remove_cache and ranks().local_rank == 0:
                 shutil.rmtree(self.cache, ignore_errors=True)
         elif issubclass(kind, (KeyboardInterrupt, SystemExit)):
             self._status("interrupted")
         else:
-            self._status("failed", self.redact(f"{kind.__name__}: {text_of(error)}"))
+            self._status("failed", self.redact(cause_of(error)))
             log.error("failed", exc_info=error)
 
     def add_metrics(self, row: dict[str, Any]) -> None:
         """Append an epoch to `metrics.csv`."""
+        if not self._writes:
+            return
         if self._metrics is None:
             self._metrics = open(self.directory / "metrics.csv", "a", newline="", encoding="utf-8")  # noqa: SIM115
             if self._metrics.tell() == 0:
@@ -211,6 +226,8 @@ class Run:
 
     def save_checkpoint(self, name: str, state: dict[str, Any]) -> None:
         """Write `checkpoints/<name>.pt` whole: the previous one stays until it is there."""
+        if not self._writes:
+            return
         path = self.checkpoints / f"{name}.pt"
         write_checkpoint(path, state)
         if name == "last":
@@ -234,56 +251,14 @@ class Run:
         self._write("status.json", json.dumps(state, indent=2) + "\n")
 
     def _write(self, name: str, text: str) -> None:
+        if not self._writes:
+            return
         temporary = self.directory / f"{name}.tmp"
         with open(temporary, "w", encoding="utf-8", errors="replace") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())  # a power cut must not leave the new name without its text
         os.replace(temporary, self.directory / name)
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """Return what a file of a run holds; nothing where it cannot be read."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def read_metrics(directory: Path) -> list[dict[str, str]]:
-    """Return the rows of `metrics.csv`; one that a kill cut short is left out."""
-    try:
-        with open(
-            directory / "metrics.csv", newline="", encoding="utf-8", errors="replace"
-        ) as file:
-            lines = [line for line in file if line.endswith("\n")]
-    except FileNotFoundError:
-        return []
-    table = list(csv.DictReader(lines))
-    return [row for row in table if None not in row.values() and row.get("epoch", "").isdigit()]
-
-
-def in_numbers(row: dict[str, str]) -> dict[str, float | None]:
-    """Return the values of a row as numbers; None where there is none."""
-    return {name: _number(value) for name, value in row.items()}
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def as_csv(table: list[dict[str, str]]) -> str:
-    """Return rows as the text of a file; of none, nothing."""
-    text = io.StringIO()
-    if table:
-        writer = csv.DictWriter(text, table[0])
-        writer.writeheader()
-        writer.writerows(table)
-    return text.getvalue()
 
 
 def _now() -> str:
@@ -303,11 +278,3 @@ class _Formatter(logging.Formatter):
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
         return self._redact(super().formatException(ei))
-
-
-class _Console(logging.Handler):
-    """Prints above the progress bar instead of through it."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        prefix = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
-        tqdm.write(f"{prefix}{record.getMessage()}")

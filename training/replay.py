@@ -14,8 +14,8 @@ import yaml
 from training import environment
 from training.checks import ConfigError
 from training.recorded import REPEATABLE, changes, check_changes, read_config
-from training.records import read_json, read_metrics
 from training.rows import is_time
+from training.tables import read_json, read_metrics
 
 _NOT_COMPARED = ("built", "reused")
 """What was built and what was found depends on where a run was interrupted."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 from training.checkpoint import Found, read_newest
 from training.checks import ConfigError
+from training.distributed import ranks, share
+from training.elastic import is_restart
 from training.environment import versions
 from training.loaders import Loaders
 from training.optim import Plan
+from training.parallel import seed_rank
 from training.records import Run
 from training.state import State
 
@@ -33,19 +37,27 @@ def restore(run: Run, state: State, loaders: Loaders, plan: Plan) -> Rows | None
     Raises:
         ConfigError: there is no whole checkpoint, or it is another run's.
     """
-    found = read_newest(run.checkpoints, run.directory)
+    if share(is_restart() and not any(run.checkpoints.glob("*.pt"))):
+        log.info("beginning anew: no checkpoint was written before the restart")
+        return run.go_on(state.epoch, state.step)
+    found = share(read_newest(run.checkpoints, run.directory) if ranks().is_main else None)
     for line in found.damaged:
         log.warning("%s and is passed over", line)
     content = found.content
     try:
-        state.restore(content)
-        loaders.train.load_state_dict(content["loader"])
+        place = _for_ranks(content["loader"], plan)
+        moved = place["world_size"] != content["loader"]["world_size"]
+        num_updates = plan.num_updates(place["epoch"], place["num_batches"]) if moved else None
+        seed_rank(run.config.seed, content["step"])  # of a rank that was not there
+        state.restore(content, num_updates)
+        state.progress = replace(state.progress, num_batches=place["num_batches"])
+        loaders.train.load_state_dict(place)
     except Exception as error:  # whatever the state of another model raises
         reason = " ".join(str(error).split())
         raise ConfigError(
             f"resume must be a run of this model and data, but {found.path} does not fit: {reason}"
         ) from error
-    epoch, batch = content["loader"]["epoch"], content["loader"]["num_batches"]
+    epoch, batch = place["epoch"], place["num_batches"]
     if epoch != state.epoch:  # it was saved at the end of one
         state.begin_epoch(epoch)
     if reason := _nothing_left(run, state, plan):
@@ -57,6 +69,8 @@ def restore(run: Run, state: State, loaders: Loaders, plan: Plan) -> Rows | None
         rate = state.optimizer.param_groups[0]["lr"]
         text = "optimizer.lr=%s is what the schedule multiplies: the rate goes on at %.6g"
         log.log(logging.INFO if rate else logging.WARNING, text, state.base_lr, rate)
+    if moved:
+        _say_ranks(content["loader"]["world_size"], run)
     _say_versions(found)
     return rows
 
@@ -69,6 +83,26 @@ def _nothing_left(run: Run, state: State, plan: Plan) -> str:
     if patience is not None and at_start and state.best.num_since >= patience:
         return f"it ended early, after {patience} evaluations without a new best"
     return ""
+
+
+def _for_ranks(place: dict[str, int], plan: Plan) -> dict[str, int]:
+    """Return a place of the training loader for the ranks that there are now.
+
+    Inside an epoch it is the one with as many samples behind it; samples that other ranks had got
+    may come twice in this epoch then, and others not at all.
+    """
+    before, now = place["world_size"], ranks().world_size
+    num_batches = min(place["num_batches"] * before // now, plan.num_batches)
+    return place if before == now else {**place, "world_size": now, "num_batches": num_batches}
+
+
+def _say_ranks(before: int, run: Run) -> None:
+    now, own = ranks().world_size, run.config.batch_size * run.config.trainer.accumulate
+    log.info(
+        "%d rank%s now, %d before: an update is made of %d samples instead of %d, and what is not "
+        "in the folder of its new rank is built again",
+        *(now, "" if now == 1 else "s", before, now * own, before * own),
+    )
 
 
 def _say_versions(found: Found) -> None:

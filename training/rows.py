@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from training.progress import over_ranks
 from training.state import State
 from training.timing import PHASES
 
@@ -32,17 +33,17 @@ def is_time(column: str) -> bool:
 
 
 def training_row(state: State, seconds: dict[str, float]) -> Row:
-    """Return what is known of an epoch without an evaluation.
+    """Return what is known of an epoch without an evaluation, of all ranks together.
 
     Args:
         state: at the end of it.
         seconds: of each phase up to there.
     """
-    done = state.progress
+    losses, done = over_ranks(state.losses, state.progress)
     training_s = sum(seconds.values()) - seconds["eval"] - seconds["checkpoint"]
     return {
         "epoch": state.epoch,
-        "train_loss": state.losses.mean,
+        "train_loss": losses.mean,
         "lr": state.lr,
         "built": done.built,
         "reused": done.reused,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
@@ -27,6 +28,7 @@ from training.options import MONITORS
 from training.sections import Node
 from training.targets import make, target_of
 
+_RATES = ("lr", "initial_lr", "max_lr", "min_lr")  # what schedulers set in a group
 _FIRST_FACTOR = {LinearLR: "start_factor", ConstantLR: "factor"}
 
 
@@ -56,6 +58,10 @@ class Schedule:
         total = plan.steps_before(epochs) if self.each == "update" else epochs
         self.total = math.inf if plan.schedule_end is None else total
         self.scheduler = make_scheduler(node, "schedule", optimizer, total)
+        self._first = [
+            {name: group[name] for name in _RATES if name in group}
+            for group in optimizer.param_groups
+        ]
 
     def after_update(self) -> None:
         """Step a schedule of updates."""
@@ -74,7 +80,7 @@ class Schedule:
         if factor == 1:
             return
         for group in self.scheduler.optimizer.param_groups:
-            for name in ("lr", "initial_lr", "max_lr", "min_lr"):
+            for name in _RATES:
                 if name in group:
                     group[name] *= factor
         for scheduler in _with_inner(self.scheduler):
@@ -82,6 +88,15 @@ class Schedule:
                 if hasattr(scheduler, name):
                     rates = [rate * factor for rate in getattr(scheduler, name)]
                     setattr(scheduler, name, rates)
+
+    def advance(self, num_updates: int) -> None:
+        """Stand where a schedule of updates is after so many of them, from its start on."""
+        for group, first in zip(self.scheduler.optimizer.param_groups, self._first, strict=True):
+            group.update(first)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of steps of the schedule before one of the optimizer
+            for _ in range(num_updates):
+                self._step()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the scheduler's state, such that it loads with `weights_only=True`."""

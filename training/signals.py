@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from multiprocessing import active_children
@@ -17,6 +18,9 @@ from types import FrameType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+Agree = Callable[[int | None], int | None]
+
+_ECHO_S = 5.0  # torchrun passes a signal on to ranks that may have got it themselves
 
 ASKING_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 """CTRL-C, a preempted job, and what SLURM sends before a time limit (`--signal=USR1@60`)."""
@@ -49,12 +53,16 @@ class Signals:
 
     Args:
         at_once: called before the process ends on a second signal.
+        agree: with several ranks, called at each step on all of them with the signal of this one,
+            or None; returns the signal for which all of them stop here.
     """
 
-    def __init__(self, at_once: Callable[[], None]) -> None:
+    def __init__(self, at_once: Callable[[], None], agree: Agree | None = None) -> None:
         self._at_once = at_once
+        self._agree = agree
         self._received: int | None = None
         self._pid = os.getpid()
+        self._received_at = 0.0
         self._is_waiting = False
         self._previous: dict[int, Any] = {}
 
@@ -89,7 +97,7 @@ class Signals:
         while True:
             if count % every == 0:
                 self._check()
-                self._is_waiting = can_stop_waiting
+                self._is_waiting = can_stop_waiting and self._agree is None
             try:
                 self._check_waiting()
                 item = next(iterator)
@@ -101,8 +109,9 @@ class Signals:
             count += 1
 
     def _check(self) -> None:
-        if self._received is not None:
-            raise Interrupted(self._received)
+        received = self._received if self._agree is None else self._agree(self._received)
+        if received is not None:
+            raise Interrupted(received)
 
     def _check_waiting(self) -> None:
         if self._is_waiting:  # a signal between the two lines before was only noted
@@ -112,12 +121,14 @@ class Signals:
         if os.getpid() != self._pid:  # a worker that does not ignore it yet
             os._exit(128 + signum)
         if self._received is not None:
+            if self._agree is not None and time.monotonic() < self._received_at + _ECHO_S:
+                return
             end_children()
             with suppress(Exception):
                 self._at_once()
                 sys.stdout.flush()
             os._exit(128 + signum)
-        self._received = signum
+        self._received, self._received_at = signum, time.monotonic()
         if self._is_waiting:
             self._is_waiting = False
             raise Interrupted(signum)

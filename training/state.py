@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -16,10 +16,12 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from training.checks import ConfigError
 from training.config import Config
+from training.distributed import gather, ranks
 from training.environment import versions
 from training.optim import Plan, make_optimizer
 from training.options import MONITORS
-from training.progress import Progress, TrainLoss
+from training.parallel import distribute
+from training.progress import Progress, TrainLoss, over_ranks
 from training.randomness import random_states, restore_random_states
 from training.schedule import Schedule
 from training.targets import make
@@ -71,6 +73,7 @@ class State:
         scaler: scales the loss for fp16; passes everything on otherwise.
         best: the best evaluation so far.
         ema: a moving average of the model, or None.
+        distributed: the model with an exchange of gradients, where there are several ranks.
         loss: what is minimised.
         epoch: the current epoch, from 0 up.
         step: updates made so far; one that fp16 skipped is none.
@@ -87,6 +90,7 @@ class State:
     scaler: torch.amp.GradScaler
     best: Best
     ema: AveragedModel | None = None
+    distributed: nn.Module | None = None
     loss: Loss = F.cross_entropy
     epoch: int = 0
     step: int = 0
@@ -96,6 +100,11 @@ class State:
     progress: Progress = field(default_factory=Progress)
     saved: int = 0
     point: tuple[int, dict[str, float]] = (-1, {})
+
+    @property
+    def parallel(self) -> nn.Module:
+        """What the forward pass of training goes through."""
+        return self.model if self.distributed is None else self.distributed
 
     @property
     def evaluated(self) -> nn.Module:
@@ -126,26 +135,37 @@ class State:
         """
         self.losses.read(self.epoch)
         self.check_weights()
+        losses, progress = over_ranks(self.losses, self.progress)
+        random, *others = gather(random_states())
         return {
             "model": self.model.state_dict(),
             "ema": None if self.ema is None else self.ema.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.schedule.state_dict(),
             "scaler": self.scaler.state_dict(),
-            "random": random_states(),
+            "random": random,
+            "others": others,
             "epoch": self.epoch,
             "step": self.step,
             "lr": self.lr,
             "base_lr": self.base_lr,
-            "losses": {"sum": self.losses.sum, "num_samples": self.losses.num_samples},
-            "progress": dict(vars(self.progress)),
+            "losses": {"sum": losses.sum, "num_samples": losses.num_samples},
+            "progress": dict(vars(progress)),
             "best": dict(vars(self.best)),
             "point": list(self.point),
             "versions": versions(),
         }
 
-    def restore(self, checkpoint: dict[str, Any]) -> None:
+    def restore(self, checkpoint: dict[str, Any], num_updates: int | None = None) -> None:
         """Continue from what `checkpoint` returned; a new rate of the config's holds from now on.
+
+        Of several ranks, rank 0 takes over what the epoch has come to; a rank that was not there
+        before keeps the state of its random generators.
+
+        Args:
+            checkpoint: of this model and optimizer.
+            num_updates: where a schedule of updates stands, if the run has got another length;
+                None leaves it where it was.
 
         Raises:
             RuntimeError, ValueError, KeyError: it is another model's, or another optimizer's.
@@ -154,17 +174,26 @@ class State:
         if self.ema is not None:
             self.ema.load_state_dict(checkpoint["ema"])
         self.optimizer.load_state_dict(checkpoint["optimizer"])
-        self.schedule.load_state_dict(checkpoint["scheduler"])
         self.scaler.load_state_dict(checkpoint["scaler"])
-        self._scale(checkpoint["base_lr"])
+        if num_updates is not None and self.schedule.each == "update":
+            self.schedule.advance(num_updates)  # by the rate that the config names
+        else:
+            self.schedule.load_state_dict(checkpoint["scheduler"])
+            self._scale(checkpoint["base_lr"])
         self.epoch, self.step, self.lr = (checkpoint[name] for name in ("epoch", "step", "lr"))
-        self.losses = TrainLoss(**checkpoint["losses"])
-        self.progress = Progress(**checkpoint["progress"])
+        self.losses, self.progress = TrainLoss(), Progress()
+        if ranks().is_main:
+            self.losses = TrainLoss(**checkpoint["losses"])
+            self.progress = Progress(**checkpoint["progress"])
+        common = {name: checkpoint["progress"][name] for name in ("num_batches", "seconds")}
+        self.progress = replace(self.progress, **common)
         self.saved = self.step
         self.best = Best(**checkpoint["best"])
         step, values = checkpoint["point"]
         self.point = (step, values)
-        restore_random_states(checkpoint["random"])
+        random = [checkpoint["random"], *checkpoint.get("others", [])]
+        if ranks().rank < len(random):
+            restore_random_states(random[ranks().rank])
 
     def _scale(self, before: float | None) -> None:
         if before is None or self.base_lr is None or before == self.base_lr:
@@ -206,6 +235,7 @@ def make_state(config: Config, model: nn.Module, device: torch.device, plan: Pla
         best=Best.of(trainer.monitor),
         base_lr=optimizer.defaults.get("lr"),
         ema=ema,
+        distributed=distribute(model, device),  # after the copy above: it adds hooks
         loss=partial(F.cross_entropy, label_smoothing=trainer.label_smoothing),
     )
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from training.checks import ConfigError
-from training.records import read_metrics
 from training.state import Best
+from training.tables import read_metrics
 
 _STARTED = Path(".sweep", "started")
 _CONF = Path(".sweep", "conf")

@@ -14,6 +14,7 @@ from torch import Tensor
 from torchvision.transforms.v2.functional import to_pil_image
 
 from training.checks import ConfigError
+from training.distributed import ranks
 from training.options import TrackerConfig
 from training.randomness import aside
 
@@ -155,7 +156,7 @@ class Trackers:
 
     @classmethod
     def of(cls, directory: Path, config: TrackerConfig, step: int | None = None) -> Trackers:
-        """Open the trackers that the config names.
+        """Open the trackers that the config names; of several ranks on rank 0 alone.
 
         Args:
             directory: the run folder; its recorded config is shown, because that holds no secret.
@@ -166,6 +167,8 @@ class Trackers:
         Raises:
             ConfigError: a package is not installed.
         """
+        if not ranks().is_main:
+            return cls({})
         settings = flatten(yaml.safe_load((directory / "config.yaml").read_text()))
         wanted: dict[str, Any] = {
             "tensorboard": {} if config.tensorboard else None,

@@ -14,7 +14,7 @@ import yaml
 
 from training.advice import Work, work_of
 from training.checks import ConfigError
-from training.records import in_numbers, read_metrics
+from training.tables import in_numbers, read_metrics
 from training.timing import PHASES
 
 Row = dict[str, float | None]
@@ -91,7 +91,10 @@ class History:
         """Return what the epochs took that are like those to come, or None where it is unknown."""
         on_cpu = not self.environment.get("gpu") or self.config.get("device") == "cpu"
         cores = self.environment.get("cpu", {}).get("num_cores") if on_cpu else None
-        return work_of(self.rows, self.lifetime, int(self.config.get("num_workers", 0)), cores)
+        ranks = self.environment.get("ranks", {})
+        cores = cores and cores * ranks.get("num_nodes", 1)
+        workers = int(self.config.get("num_workers", 0))
+        return work_of(self.rows, self.lifetime, workers, cores, ranks.get("world_size", 1))
 
     def phases(self) -> dict[str, list[float]]:
         """Return the seconds of each phase by epoch, of the phases that are written down."""

@@ -1,0 +1,121 @@
+"""One model on several ranks: what DistributedDataParallel leaves to the loop."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from reuseloader.order import EpochOrder
+from reuseloader.policy import mix
+from training.distributed import ranks, total
+
+Batch = dict[str, Any]
+
+_TO_SEED_RANKS = 8  # after the streams of the library
+
+
+def distribute(model: nn.Module, device: torch.device) -> DistributedDataParallel | None:
+    """Return what the forward pass of training goes through; the weights are rank 0's.
+
+    Args:
+        model: on the device.
+        device: for CUDA this rank's own.
+
+    Returns:
+        None for one process alone, which goes through the model directly.
+    """
+    if ranks().is_single:
+        return None
+    return DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
+
+
+def exchanging_last(model: nn.Module, window: Iterable[Batch]) -> Iterator[Batch]:
+    """Yield the batches of an update; only with the last one the ranks exchange gradients.
+
+    Args:
+        model: what `distribute` returned. With several ranks the next batch is taken before one
+            is computed, to know the last.
+        window: at least one batch.
+    """
+    if not isinstance(model, DistributedDataParallel):
+        yield from window
+        return
+    batches = iter(window)
+    batch = next(batches)
+    for following in batches:
+        with model.no_sync():
+            yield batch
+        batch = following
+    yield batch
+
+
+@torch.no_grad()
+def share_buffers(*modules: nn.Module | None) -> None:
+    """Give every rank the buffers of rank 0: the running means of norms follow each rank's data."""
+    if ranks().is_single:
+        return
+    buffers = [buffer for module in modules if module is not None for buffer in module.buffers()]
+    kinds = sorted(buffers, key=lambda buffer: str((buffer.dtype, buffer.device)))  # stable
+    for _, group in groupby(kinds, key=lambda buffer: (buffer.dtype, buffer.device)):
+        _share_tensors(list(group))
+
+
+def _share_tensors(tensors: list[Tensor]) -> None:
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    is_bool = flat.dtype == torch.bool
+    flat = flat.byte() if is_bool else flat
+    dist.broadcast(flat, src=0)
+    pieces = flat.split([tensor.numel() for tensor in tensors])
+    for tensor, piece in zip(tensors, pieces, strict=True):
+        tensor.copy_(piece.view(tensor.shape))
+
+
+def seed_rank(seed: int, step: int = 0) -> None:
+    """Let each rank draw other numbers from the global generators: MixUp differs between them.
+
+    Rank 0 goes on as one process alone would; rank r draws from `mix(seed, 8, r, step)`.
+
+    Args:
+        seed: of the run.
+        step: where the rank begins.
+    """
+    rank = ranks().rank
+    if rank > 0:
+        own = mix(seed, _TO_SEED_RANKS, rank, step)
+        random.seed(own)
+        np.random.seed(own % 2**32)
+        torch.manual_seed(own)
+
+
+def mark_valid(batches: Iterable[Batch], order: EpochOrder | None, epoch: int) -> Iterator[Batch]:
+    """Yield batches with `valid`, bool N, where a sample only makes the ranks equal.
+
+    Args:
+        batches: of an epoch from its start, dicts of which each value has N entries.
+        order: of the loader; None is the user's own.
+        epoch: of the pass.
+    """
+    num_real = 0 if order is None else order.num_real(epoch)
+    if order is None or num_real == order.length(epoch):
+        yield from batches
+        return
+    position = 0
+    for batch in batches:
+        size = len(batch["label"])
+        if position + size > num_real:
+            batch = {**batch, "valid": torch.arange(position, position + size) < num_real}
+        position += size
+        yield batch
+
+
+def mean_over_ranks(value: float) -> float:
+    """Return the mean of what the ranks have; each of them has used as many samples."""
+    return total([value])[0] / ranks().world_size

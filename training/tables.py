@@ -1,0 +1,53 @@
+"""Reads the files that a run wrote, whatever has happened to them since."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Return what a file of a run holds; nothing where it cannot be read."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def read_metrics(directory: Path) -> list[dict[str, str]]:
+    """Return the rows of `metrics.csv`; one that a kill cut short is left out."""
+    try:
+        with open(
+            directory / "metrics.csv", newline="", encoding="utf-8", errors="replace"
+        ) as file:
+            lines = [line for line in file if line.endswith("\n")]
+    except FileNotFoundError:
+        return []
+    table = list(csv.DictReader(lines))
+    return [row for row in table if None not in row.values() and row.get("epoch", "").isdigit()]
+
+
+def in_numbers(row: dict[str, str]) -> dict[str, float | None]:
+    """Return the values of a row as numbers; None where there is none."""
+    return {name: _number(value) for name, value in row.items()}
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def as_csv(table: list[dict[str, str]]) -> str:
+    """Return rows as the text of a file; of none, nothing."""
+    text = io.StringIO()
+    if table:
+        writer = csv.DictWriter(text, table[0])
+        writer.writeheader()
+        writer.writerows(table)
+    return text.getvalue()
