@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from conftest import RankGroup
+from processes import RankGroup
 
 from training.agreement import Agreement
 from training.distributed import ranks

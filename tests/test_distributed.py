@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RankGroup
+from processes import RankGroup
 
 from training import distributed
 from training.checks import ConfigError

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import runs
 import torch
-from conftest import RankGroup
+from processes import RankGroup
 from runs import make_config
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook

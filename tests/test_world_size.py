@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import runs
 import torch
-from conftest import RankGroup
+from processes import RankGroup
 
 from training import loop
 from training.distributed import ranks

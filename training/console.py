@@ -54,7 +54,7 @@ def describe(
         log.info(
             "%d ranks on %s: %d samples an update, %d a rank; %d updates an epoch",
             *(ranks().world_size, "NCCL" if device.type == "cuda" else "gloo"),
-            *(own * ranks().world_size, own, plan.steps_per_epoch),
+            *(own * ranks().world_size, own, plan.steps_in(0)),
         )
     for note in loaders.notes:
         log.warning("%s", note)

@@ -83,7 +83,7 @@ class Plan:
     def num_updates(self, epoch: int, num_batches: int) -> int:
         """Return the updates before a batch of an epoch."""
         in_epoch = math.ceil(num_batches * self.echo / self.accumulate)
-        return epoch * self.steps_per_epoch + in_epoch
+        return self.steps_before(epoch) + in_epoch
 
     def evaluates(self, epoch: int) -> bool:
         """Say whether an epoch ends with an evaluation; the last one always does."""
