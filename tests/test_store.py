@@ -1,171 +1,314 @@
-"""A file of a store is fetched whole or not at all, whatever the network does."""
+"""Damage: whatever lies in the place of a sample's file costs one rebuild and nothing else."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pickle
-import threading
-import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+import random
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from servers import FAULTS, Server, serving
+import torch
+from builds import draw, load_json, number, same, save_json
+from PIL import Image
 
-from training.checks import ConfigError
-from training.data.images import UnreadableError
-from training.data.store import Store
+from reuseloader import FOREVER, ReuseDataset, ReusePolicy, load_torch, save_torch
 
-pytest.importorskip("fsspec")
-pytest.importorskip("aiohttp")
+NAME = "00000001.pt"
 
-BODY = bytes(range(256)) * 40
+
+def open_dataset(folder: Path, build: Callable[..., Any] = draw, **options: Any) -> ReuseDataset:
+    return ReuseDataset(build, 4, folder, ReusePolicy(FOREVER, seed=7), **options)
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    with serving() as running:
-        running.files = {"a/one.bin": BODY, "a/ü 2#?.bin": b"two", "a/empty": b""}
-        yield running
+def path(tmp_path: Path) -> Path:
+    """The file of sample 1 in a folder that holds the files of samples 1 and 2."""
+    dataset = open_dataset(tmp_path / "cache")
+    assert [dataset[1]["index"], dataset[2]["index"]] == [1, 2]
+    return tmp_path / "cache" / NAME
 
 
-def store_of(server: Server | str, **options: Any) -> Store:
-    url = server if isinstance(server, str) else f"{server.url}/a"
-    options = {"timeout_s": 0.5, "num_attempts": 3, "pause_s": 0.01, **options}
-    return Store(url, options.pop("storage_options", {}), **options)
+def expected(build: Callable[..., Any] = draw) -> Any:
+    return build(ReusePolicy(FOREVER, seed=7).key(1, 0))
 
 
-def test_a_file_arrives_as_it_is(server: Server) -> None:
-    store = store_of(server)
-    assert store.fetch("one.bin", len(BODY), hashlib.sha256(BODY).hexdigest()) == BODY
-    assert store.fetch("ü 2#?.bin") == b"two"
-    assert store.fetch("empty", 0) == b""
-    assert sum(server.asked.values()) == 3
+def check_rebuilt(path: Path, build: Callable[..., Any] = draw, **options: Any) -> None:
+    dataset = open_dataset(path.parent, build, **options)
+    with pytest.warns(UserWarning) as caught:
+        sample = dataset[1]
+    assert same(sample, expected(build))
+    assert [NAME in str(warning.message) for warning in caught] == [True]
+    assert (dataset.stats().damaged, dataset.stats().built) == (1, 1)
+    assert same(dataset[1], expected(build))  # without a warning: whole again
+    assert (dataset.stats().damaged, dataset.stats().reused) == (1, 1)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_what_goes_wrong_once_is_tried_again(fault: str, server: Server) -> None:
-    server.faults["a/one.bin"] = [fault]
-    assert store_of(server).fetch("one.bin", len(BODY)) == BODY
-    assert server.asked["a/one.bin"] == 2
+def scrambled(whole: bytes) -> bytes:
+    return bytes(random.Random(0).sample(whole, len(whole)))
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_what_goes_wrong_every_time_is_one_error_that_names_the_file(
-    fault: str, server: Server
+CONTENTS: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda whole: b"",
+    "one byte": lambda whole: b"P",
+    "zeros": lambda whole: bytes(len(whole)),
+    "ones": lambda whole: b"\xff" * len(whole),
+    "zeros in the first half": lambda whole: bytes(len(whole) // 2) + whole[len(whole) // 2 :],
+    "zeros in the last half": lambda whole: whole[: len(whole) // 2] + bytes(len(whole) // 2),
+    "zeros in the last 16 bytes": lambda whole: whole[:-16] + bytes(16),
+    "scrambled": scrambled,
+    "random": lambda whole: random.Random(0).randbytes(len(whole)),
+    "backwards": lambda whole: whole[::-1],
+    "twice": lambda whole: whole * 2,
+    "a byte more": lambda whole: whole + b"\0",
+    "a byte more in front": lambda whole: b"\0" + whole,
+    "a byte lost in the middle": lambda whole: whole[:500] + whole[501:],
+    "two bytes swapped": lambda whole: whole[:1] + whole[2:0:-1] + whole[3:],
+    "text": lambda whole: b"not a sample\n" * 100,
+    "other pickle": lambda whole: pickle.dumps({"sample": 3}),
+}
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+def test_a_damaged_file_costs_one_rebuild(name: str, path: Path) -> None:
+    path.write_bytes(CONTENTS[name](path.read_bytes()))
+    check_rebuilt(path)
+
+
+def test_a_file_cut_at_any_tenth_byte_costs_one_rebuild(path: Path) -> None:
+    whole = path.read_bytes()
+    for length in [*range(0, len(whole), 10), len(whole) - 1]:
+        path.write_bytes(whole[:length])
+        check_rebuilt(path)
+
+
+def test_one_flipped_bit_anywhere_costs_one_rebuild(tmp_path: Path) -> None:
+    dataset = ReuseDataset(number, 1, tmp_path, ReusePolicy(2, seed=7))
+    right = dataset[0]
+    path = tmp_path / "00000000.pt"
+    whole = path.read_bytes()
+    dataset.set_epoch(1)  # the last use: read, and after damage not stored again
+    assert (dataset[0], dataset.stats().reused) == (right, 1)
+    wrong = []
+    with warnings.catch_warnings(), path.open("r+b", buffering=0) as file:
+        warnings.simplefilter("ignore")
+        for bit in range(8 * len(whole)):
+            byte = whole[bit // 8]
+            os.pwrite(file.fileno(), bytes([byte ^ 1 << bit % 8]), bit // 8)
+            if dataset[0] != right or dataset.stats().damaged != bit + 1:
+                wrong.append(bit)
+            os.pwrite(file.fileno(), bytes([byte]), bit // 8)
+    assert wrong == []
+    assert (dataset[0], dataset.stats().reused) == (right, 2)
+
+
+def another_program(path: Path) -> None:
+    torch.save({"weights": torch.ones(3)}, path)
+
+
+def a_module(path: Path) -> None:
+    torch.save(torch.nn.Linear(2, 2), path)
+
+
+def envelope_without_checksum(path: Path) -> None:
+    envelope = torch.load(path, weights_only=False)
+    envelope["sample"]["x"] += 1
+    torch.save(envelope, path)
+
+
+def png(path: Path) -> None:
+    Image.new("RGB", (8, 8)).save(path, format="PNG")
+
+
+def numpy_file(path: Path) -> None:
+    with path.open("wb") as file:
+        np.save(file, np.ones(3))
+
+
+def trailer_of_another_sample(path: Path) -> None:
+    other = path.with_name("00000002.pt").read_bytes()
+    path.write_bytes(path.read_bytes()[:-16] + other[-16:])
+
+
+@pytest.mark.parametrize(
+    "write",
+    [another_program, a_module, envelope_without_checksum, png, numpy_file,
+     trailer_of_another_sample],
+)  # fmt: skip
+def test_a_file_of_another_program_costs_one_rebuild(
+    write: Callable[[Path], None], path: Path
 ) -> None:
-    server.faults["a/one.bin"] = [fault] * 9
-    with pytest.raises(UnreadableError) as caught:
-        store_of(server, timeout_s=0.2).fetch("one.bin", len(BODY))
-    said = str(caught.value)
-    assert said.startswith(f"{server.url}/a/one.bin cannot be read, tried 3 times: ")
-    assert len(said) > len(f"{server.url}/a/one.bin cannot be read, tried 3 times: ")
-    assert "\n" not in said
-    # aiohttp asks once more where a connection that was used before turns out to be closed.
-    assert server.asked["a/one.bin"] in ([3, 4, 5, 6] if fault == "reset" else [3])
-    lengths = {"short": f"got {len(BODY) // 2} bytes instead of {len(BODY)}",
-               "long": f"got {len(BODY) + 4} bytes instead of {len(BODY)}"}  # fmt: skip
-    assert lengths.get(fault, "") in said
+    write(path)
+    check_rebuilt(path)
 
 
-def test_a_server_that_is_gone_is_one_error(server: Server) -> None:
-    with serving() as other:
-        url = other.url
-    with pytest.raises(UnreadableError, match=f"^{url}/one.bin cannot be read, tried 3 times: "):
-        store_of(url).fetch("one.bin")
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
 
 
-def test_a_file_that_is_not_there_is_asked_for_once(server: Server) -> None:
-    with pytest.raises(FileNotFoundError):
-        store_of(server).fetch("nothing.bin")
-    assert server.asked["a/nothing.bin"] == 1
+def loop(path: Path) -> None:
+    path.symlink_to(path)
 
 
-def test_other_bytes_than_those_of_the_digest_are_refused(server: Server) -> None:
-    with pytest.raises(UnreadableError, match="its SHA-256 is another one"):
-        store_of(server).fetch("one.bin", len(BODY), hashlib.sha256(b"other").hexdigest())
-    assert server.asked["a/one.bin"] == 3
+def to_directory(path: Path) -> None:
+    path.symlink_to(path.parent.parent)
 
 
-def test_the_pause_doubles(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    pauses: list[float] = []
-    monkeypatch.setattr("training.data.store.time.sleep", pauses.append)
-    server.latency_s = 0.0
-    server.faults["a/one.bin"] = ["500"] * 9
-    with pytest.raises(UnreadableError, match="tried 9 times"):
-        store_of(server, num_attempts=9, pause_s=0.5).fetch("one.bin")
-    mine = [pause for pause in pauses if pause]  # the server's latency is 0
-    assert mine == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0, 10.0]
+def to_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
 
 
-def test_several_threads_fetch_at_once(server: Server) -> None:
-    server.files = {f"a/{number}": bytes([number]) * 100 for number in range(24)}
-    server.latency_s = 0.05
-    store = store_of(server)
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda number: store.fetch(str(number), 100), range(24)))
-    assert found == [bytes([number]) * 100 for number in range(24)]
-    assert server.most_at_once == 8
+def to_fifo(path: Path) -> None:
+    os.mkfifo(path.parent.parent / "fifo")
+    path.symlink_to(path.parent.parent / "fifo")
 
 
-def test_another_process_connects_by_itself(server: Server) -> None:
-    store = store_of(server)
-    store.fetch("one.bin")
-    copy = pickle.loads(pickle.dumps(store))
-    assert copy._connection is None
-    assert copy.fetch("one.bin", len(BODY)) == BODY
-    receiver, sender = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            os.write(sender, hashlib.sha256(store.fetch("one.bin", len(BODY))).digest())
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitpid(pid, 0)[1] == 0
-    assert os.read(receiver, 99) == hashlib.sha256(BODY).digest()
-    os.close(receiver)
-    os.close(sender)
+def to_foreign_file(path: Path) -> None:
+    (path.parent.parent / "text").write_text("keep me")
+    path.symlink_to(path.parent.parent / "text")
 
 
-def test_a_local_folder_is_a_store_too(tmp_path: Path) -> None:
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "2.bin").write_bytes(b"22")
-    (tmp_path / "b" / "1.bin").write_bytes(b"1")
-    for url in (str(tmp_path), f"file://{tmp_path}/"):
-        store = store_of(url)
-        assert store.fetch("b/2.bin", 2) == b"22"
-        assert list(store.files("b")) == [("b/1.bin", 1), ("b/2.bin", 2)]
+def huge(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 2**40)  # a hole, no blocks
 
 
-def test_a_file_system_that_cannot_be_stopped_is_left_alone_in_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("deadline")
+@pytest.mark.parametrize(
+    "put", [fifo, loop, to_directory, to_device, to_fifo, to_foreign_file, huge]
+)
+def test_what_is_no_regular_small_file_costs_one_rebuild(
+    put: Callable[[Path], None], path: Path
 ) -> None:
-    from fsspec.implementations.local import LocalFileSystem
-
-    release = threading.Event()
-    monkeypatch.setattr(LocalFileSystem, "cat_file", lambda *_: release.wait(20))
-    start = time.monotonic()
-    with pytest.raises(UnreadableError, match=r"tried 2 times: no answer within 0\.1 s"):
-        store_of(str(tmp_path), timeout_s=0.1, num_attempts=2).fetch("a")
-    release.set()
-    assert time.monotonic() - start < 15  # not the 20 s of a call
+    path.unlink()
+    put(path)
+    check_rebuilt(path)
 
 
-@pytest.mark.parametrize("url", ["nothing://host/folder", "s3:/", "memory"])
-def test_an_address_that_cannot_be_opened_is_named(
-    url: str, monkeypatch: pytest.MonkeyPatch
+def test_a_foreign_file_behind_a_symlink_keeps_its_content(path: Path) -> None:
+    path.unlink()
+    to_foreign_file(path)
+    with pytest.warns(UserWarning):
+        open_dataset(path.parent)[1]
+    assert (path.parent.parent / "text").read_text() == "keep me"
+
+
+def test_a_dangling_symlink_is_replaced(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.parent.parent / "nowhere")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # missing or damaged: both are true
+        assert same(open_dataset(path.parent)[1], expected())
+    assert not (path.parent.parent / "nowhere").exists()
+    assert same(open_dataset(path.parent)[1], expected())
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_directory_in_the_place_of_a_file_is_no_stop(full: bool, path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+    if full:
+        (path / "photo").write_text("keep me")
+    dataset = open_dataset(path.parent)
+    with pytest.warns(UserWarning, match=NAME):
+        assert same(dataset[1], expected())
+    assert dataset.stats().damaged == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert same(dataset[1], expected())
+    if full:
+        assert (path / "photo").read_text() == "keep me"
+    assert list(path.parent.glob("*.tmp")) == []
+
+
+def test_a_file_of_another_sample_is_not_taken_for_this_one(path: Path) -> None:
+    path.write_bytes(path.with_name("00000002.pt").read_bytes())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # outdated or damaged: the format cannot tell
+        assert same(open_dataset(path.parent)[1], expected())
+
+
+def test_a_default_file_opens_with_plain_torch_load(path: Path) -> None:
+    envelope = torch.load(path, weights_only=False)
+    key = ReusePolicy(FOREVER, seed=7).key(1, 0)
+    assert envelope["sample"]["index"] == 1
+    assert {name: envelope[name] for name in envelope if name != "sample"} == {
+        "generation": key.generation,
+        "seed": key.seed,
+        "lifetime": FOREVER,
+        "fingerprint": "",
+    }
+
+
+def test_the_default_pair_works_alone(tmp_path: Path) -> None:
+    obj = {"x": torch.ones(2), "name": "a"}
+    save_torch(obj, tmp_path / "a.pt")
+    assert same(load_torch(tmp_path / "a.pt"), obj)
+    assert same(torch.load(tmp_path / "a.pt", weights_only=False), obj)
+
+
+def test_the_default_load_refuses_a_damaged_file(tmp_path: Path) -> None:
+    save_torch({"x": 1}, tmp_path / "a.pt")
+    whole = bytearray((tmp_path / "a.pt").read_bytes())
+    whole[100] ^= 1
+    (tmp_path / "a.pt").write_bytes(whole)
+    with pytest.raises(Exception, match="checksum"):
+        load_torch(tmp_path / "a.pt")
+
+
+JSON: dict[str, Any] = {"save": save_json, "load": load_json}
+
+
+def test_a_custom_format_stores_and_reads(tmp_path: Path) -> None:
+    dataset = open_dataset(tmp_path, number, **JSON)
+    assert dataset[1] == dataset[1] == expected(number)
+    assert dataset.stats().reused == 1
+    envelope = load_json(tmp_path / NAME)
+    assert set(envelope) == {"generation", "seed", "lifetime", "fingerprint", "sample"}
+    assert envelope["sample"] == expected(number)
+
+
+def test_a_damaged_file_of_a_custom_format_costs_one_rebuild(tmp_path: Path) -> None:
+    open_dataset(tmp_path, number, **JSON)[1]
+    (tmp_path / NAME).write_text("{")
+    check_rebuilt(tmp_path / NAME, number, **JSON)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["null", "[]", "{}", "3", '"text"', '{"generation": 0}', "WITHOUT", '{"sample": 3}'],
+)
+def test_a_custom_load_that_returns_no_envelope_costs_one_rebuild(
+    content: str, tmp_path: Path
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "s3fs", None)
-    with pytest.raises((ConfigError, FileNotFoundError)):
-        store_of(url).fetch("a")
+    open_dataset(tmp_path, number, **JSON)[1]
+    path = tmp_path / NAME
+    if content == "WITHOUT":
+        envelope = load_json(path)
+        del envelope["sample"]
+        save_json(envelope, path)
+    else:
+        path.write_text(content)
+    check_rebuilt(path, number, **JSON)
 
 
-def test_without_fsspec_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "fsspec.core", None)
-    with pytest.raises(ConfigError, match=r"^a remote store needs fsspec: pip install '\.\[remote"):
-        store_of("http://127.0.0.1").fetch("a")
+@pytest.mark.parametrize("error", [RuntimeError, EOFError, MemoryError, RecursionError])
+def test_any_error_of_load_costs_one_rebuild(error: type[Exception], path: Path) -> None:
+    def load(path: Any) -> Any:
+        raise error
+
+    dataset = open_dataset(path.parent, load=load)
+    with pytest.warns(UserWarning, match=NAME):
+        assert same(dataset[1], expected())
+
+
+def test_ctrl_c_during_a_read_is_no_damage(path: Path) -> None:
+    def load(path: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        open_dataset(path.parent, load=load)[1]
