@@ -199,7 +199,7 @@ def plot(results: dict[str, Any], path: Path) -> None:
     axis.set_ylim(0, 1)
     axis.set_xlabel("ranks, each with a folder of its own")
     axis.set_ylabel("uses found in the own folder")
-    axis.legend(loc="center right", bbox_to_anchor=(1, 0.38))
+    axis.legend(loc="center right", bbox_to_anchor=(1, 0.26))
     figure.tight_layout()
     figure.savefig(path, dpi=120)
 
