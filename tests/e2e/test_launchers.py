@@ -84,7 +84,7 @@ def sweeps(tmp_path: Path) -> Iterator[Sweeps]:
 
 def numbers(run: Path) -> list[dict[str, str]]:
     """Return metrics.csv without times, and what a worker has prepared when it is stopped."""
-    dropped = {"built", "reused"}
+    dropped = ("built", "reused")
     return [{k: v for k, v in row.items() if k not in dropped} for row in without_times(run)]
 
 

@@ -61,7 +61,11 @@ def test_what_one_job_changes_is_not_seen_by_the_next(train: Trainer) -> None:
 
 def test_a_failed_job_is_named_and_stops_no_other(train: Trainer) -> None:
     sweep = train.here("-m", "lifetime=1,0,2", *TINY)
-    typed = " ".join([*SMALL, "lifetime=0", *TINY]).replace("=true", "=True")
+    typed = (
+        " ".join([*SMALL, "lifetime=0", *TINY])
+        .replace("=true", "=True")
+        .replace("=false", "=False")
+    )
     assert sweep.code == 1
     assert [run.name for run in sweep.runs] == ["0", "2"]
     reason = "failed: lifetime must be a positive integer, but got lifetime=0"
