@@ -223,12 +223,11 @@ def test_raised_epochs_do_not_send_the_rate_up_again(
 def test_a_rate_that_was_left_at_its_default_can_be_changed_as_well(
     watch: Watch, tmp_path: Path
 ) -> None:
-    options = (*BASE, "~optimizer.lr", "schedule=constant", "optimizer=sgd")
-    watch.start(tmp_path, *options, stop=5)
-    default = watch.rates[0][0]
-    watch.start(tmp_path, *options[:3], *options[4:], "+optimizer.lr=0.5", stop=9)
-    watch.start(tmp_path, *options[:3], *options[4:], "+optimizer.lr=0.5")
-    assert [rates[0] for rates in watch.rates] == [default] * 6 + [0.5] * 6
+    options = (*BASE, "schedule=constant")
+    watch.start(tmp_path, *options, "~optimizer.lr", stop=5)
+    watch.start(tmp_path, *options, "optimizer.lr=0.5", stop=9)
+    watch.start(tmp_path, *options, "optimizer.lr=0.5")
+    assert [rates[0] for rates in watch.rates] == [0.001] * 6 + [0.5] * 6  # AdamW's own, at first
 
 
 def test_a_rate_that_the_schedule_has_brought_to_nothing_is_said(
@@ -311,7 +310,7 @@ def test_a_record_without_a_section_that_came_later_is_gone_on_with() -> None:
     del composed["report"], composed["trainer"]["echo"]
     config = load_config(OmegaConf.create(composed))
     assert (config.report, config.trainer.echo) == (ReportConfig(), 1)
-    for section in ("loader", "lifetime"):
+    for section in ("augment", "build", "lifetime"):
         composed = OmegaConf.to_container(runs.compose_config())
         del composed[section]
         with pytest.raises(ConfigError, match=rf"^{section} must be in the config, but it is not"):

@@ -15,7 +15,7 @@ from runs import make_config
 from training import fingerprint as module
 from training import targets
 from training.config import Config
-from training.fingerprint import ACCESS_KEYS, LOCATION_KEYS, code_of, fingerprint
+from training.fingerprint import ACCESS_KEYS, LOCATION_KEYS, code_of, fingerprint, project_code
 
 TABLE = {0: {"stored.elastic.alpha": 1.0, "fresh.crop.padding": 1}}
 ELASTIC = {"_target_": "torchvision.transforms.v2.ElasticTransform", "alpha": 3.0, "sigma": 2.0}
@@ -201,3 +201,21 @@ def test_every_process_and_every_machine_computes_the_same(
     nodes = {"train": {"_target_": "mine.parts.late", "a": [1, 2.5, None, True]}, "prepare": {}}
     mine = changed(config, build=NODE, stored={"rgb": RGB, "elastic": ELASTIC}, **nodes)
     assert mark(mine) == "b330d9a466b0b44a"
+
+
+def test_the_code_of_a_run_is_that_of_the_pipeline_and_of_what_the_config_names(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("training", "reuseloader"):
+        shutil.copytree(targets.PROJECT / folder, tmp_path / folder)
+    shutil.copy(targets.PROJECT / "train.py", tmp_path)
+    (tmp_path / "helper_of_mine.py").write_text("def f(): ...\n")
+    monkeypatch.setattr(module, "PROJECT", tmp_path)
+    use(tmp_path, monkeypatch)
+    mine = changed(config, build={"_target_": "helper_of_mine.f"})
+    marks = [project_code(config), project_code(mine)]
+    for name in ("helper_of_mine.py", "training/loop.py", "train.py"):
+        assert marks[-1] == project_code(mine)
+        (tmp_path / name).write_text((tmp_path / name).read_text() + "# changed\n")
+        marks.append(project_code(mine))
+    assert len({*marks}) == 5

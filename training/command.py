@@ -186,7 +186,7 @@ def _for_hydra(arguments: list[str]) -> list[str]:
     for argument in arguments:
         name, equals, value = argument.lstrip("+").partition("=")
         if equals and name in ("resume", "replay") and value not in ("", "null"):
-            folder = Path(value.strip("'\"")).absolute()
+            folder = Path(value.strip("'\"")).expanduser().absolute()
             rest = [other for other in arguments if other is not argument]
             read_config(folder, name)
             run_dir = quoted(folder) if name == "resume" else str(default_place("run")["dir"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import json
 from hashlib import sha256
 from pathlib import Path
@@ -104,10 +105,15 @@ def _follow(path: str, files: dict[str, Path]) -> None:
                 _follow(f"{module}.{alias.name}", files)
 
 
-def project_code() -> str:
-    """Return a mark of the text of every module of the project, wherever the project lies."""
+def project_code(config: Config) -> str:
+    """Return a mark of the text of the project's modules, wherever the project lies.
+
+    It covers the pipeline itself, and what the config names besides, with all that this imports.
+    """
     folders = [PROJECT / "training", PROJECT / "reuseloader"]
     files = [PROJECT / "train.py", *(file for folder in folders for file in folder.rglob("*.py"))]
     names = sorted(file.relative_to(PROJECT).as_posix() for file in files)
     texts = [f"{name} {sha256((PROJECT / name).read_bytes()).hexdigest()}" for name in names]
+    own = code_of(dataclasses.asdict(config))
+    texts += [f"{name} {digest}" for name, digest in own.items()]
     return sha256("\n".join(texts).encode()).hexdigest()[:16]

@@ -98,7 +98,7 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
     single = drop_single and any(_leaves_one(size, config.batch_size) for size in own)
     options = _options(config, device)
     train_mark, val_mark = train.identity(), val.identity()
-    marks = {"data.train": train_mark, "data.val": val_mark, "code": project_code()}
+    marks = {"data.train": train_mark, "data.val": val_mark, "code": project_code(config)}
     check_same(marks)
     run.record_inputs(marks)
     loaders = Loaders(

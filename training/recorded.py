@@ -51,7 +51,8 @@ def read_config(folder: Path, word: str) -> dict[str, Any]:
     place = f"{word} must be the folder of a run, but got {word}={folder}"
     file = folder / "config.yaml"
     try:
-        config = yaml.safe_load(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        config = yaml.safe_load(text)
     except FileNotFoundError as error:
         what = "it holds no config.yaml" if folder.is_dir() else "there is no such folder"
         raise ConfigError(f"{place}: {what}") from error
@@ -60,6 +61,8 @@ def read_config(folder: Path, word: str) -> dict[str, Any]:
         raise ConfigError(f"{place}: its config.yaml cannot be read: {reason}") from error
     if not isinstance(config, dict):
         raise ConfigError(f"{place}: its config.yaml holds no config")
+    if "@package" in "".join(line for line in text.splitlines() if line.startswith("#")):
+        raise ConfigError(f"{file}: a recorded config must not say into which package it goes")
     known = {*(entry.name for entry in fields(Config)), "hydra"}
     for name in config:
         if name not in known:
@@ -87,7 +90,7 @@ def rewrite_command(word: str, folder: Path, rest: list[str], run_dir: str) -> l
     Raises:
         ConfigError: an argument has no place here.
     """
-    if {"-m", "--multirun"} & set(rest):
+    if {"-m", "--multirun", "hydra.mode=MULTIRUN"} & {word.lstrip("+") for word in rest}:
         raise ConfigError(f"{word} is for one run: leave out --multirun")
     groups = {path.name for path in (PROJECT / "conf").iterdir() if path.is_dir()}
     for argument in rest:
@@ -109,7 +112,8 @@ def rewrite_command(word: str, folder: Path, rest: list[str], run_dir: str) -> l
     given = [f"++{a.lstrip('+')}" if re.match(plain, a.lstrip("+")) else a for a in given]
     return [
         *("--config-path", str(folder), "--config-name", "config", "hydra/job_logging=none"),
-        *(f"hydra.run.dir={run_dir}", f"++{word}={quoted(folder)}", *given),
+        *("hydra.output_subdir=null", f"hydra.run.dir={run_dir}", f"++{word}={quoted(folder)}"),
+        *given,
     ]
 
 

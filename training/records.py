@@ -10,6 +10,7 @@ import platform
 import shutil
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +25,7 @@ from training.checkpoint import keep_numbered, write_checkpoint
 from training.complaints import Console, cause_of
 from training.config import Config, ConfigError
 from training.distributed import ranks
+from training.logs import FileFormatter
 from training.redaction import Redaction
 from training.resolved import config_digest
 from training.sections import Table
@@ -73,6 +75,7 @@ class Run:
         self.redact = Redaction(record.variables)
         self._digest = config_digest(record.config)
         self._metrics: TextIO | None = None
+        self._inputs: dict[str, str] = {}  # marks of code and data
         self._sessions: list[list[str | None]] = []  # from when to when a process worked on it
         self._is_begun = record.changes is None
         if self._is_begun and self._writes:
@@ -136,39 +139,51 @@ class Run:
         text = file.read_text(encoding="utf-8") if file.exists() else ""
         self._write(file.name, text + yaml.safe_dump([again], sort_keys=False))
         self._write("config.yaml", yaml.safe_dump(self._record.config, sort_keys=False))
+        if not read_json(self.directory / "inputs.json"):
+            self._write_inputs()
         return [in_numbers(row) for row in kept]
 
     def record_inputs(self, marks: dict[str, str]) -> None:
-        """Write down the marks of code and data, or compare them where the run goes on.
+        """Write down the marks of code and data; compare them where a run goes on or is repeated.
 
         Raises:
             ConfigError: the data is not what the run began with.
         """
-        file = self.directory / "inputs.json"
+        self._inputs = marks
         if not self._writes:
             return
         if self._is_begun:
-            self._write(file.name, json.dumps(marks, indent=2) + "\n")
-            return
-        recorded = read_json(file)
-        if not recorded:
-            log.warning("%s cannot be read: are code and data what they were?", file)
-        for name, mark in marks.items():
+            self._write_inputs()
+        if not self._is_begun or self.config.replay is not None:
+            file = Path(self.config.replay or self.directory) / "inputs.json"
+            recorded = read_json(file)
+            if not recorded:
+                log.warning("%s cannot be read: are code and data what they were?", file)
+            self._compare_inputs(recorded)
+
+    def _write_inputs(self) -> None:
+        self._write("inputs.json", json.dumps(self._inputs, indent=2) + "\n")
+
+    def _compare_inputs(self, recorded: dict[str, Any]) -> None:
+        for name, mark in self._inputs.items():
             before = recorded.get(name, mark)
             if before == mark:
                 continue
-            if name != "code":
+            if self.config.replay is not None:
+                log.info("different: %s was %s and is %s", name, before, mark)
+            elif name != "code":
                 raise ConfigError(
                     f"{name} must hold what it held when the run began, but its content has "
                     f"changed: {before} is {mark} now"
                 )
-            log.warning("the code has changed since the run began: results may differ")
+            else:
+                log.warning("the code has changed since the run began: results may differ")
 
     def __enter__(self) -> Run:
         self.signals.install()
         if self._is_begun:  # a run that turns out to be finished stays as it is
             (self.directory / "train.log").touch()
-        self._handlers[1].setFormatter(_Formatter(self.redact))
+        self._handlers[1].setFormatter(FileFormatter(self.redact))
         self._loggers = []
         for logger in map(logging.getLogger, ("training", "py.warnings")):
             self._loggers.append((logger, logger.handlers, logger.propagate, logger.level))
@@ -191,6 +206,8 @@ class Run:
         log.handlers = [self._handlers[1]]  # the screen is for the command, which reports errors
         if self._is_begun:
             self._end(kind, error)
+        elif self._remove_cache:
+            self._remove_empty_cache()
         self.signals.restore()
         warnings.formatwarning = self._format_warning
         logging.captureWarnings(False)
@@ -211,6 +228,12 @@ class Run:
         else:
             self._status("failed", self.redact(cause_of(error)))
             log.error("failed", exc_info=error)
+
+    def _remove_empty_cache(self) -> None:
+        """Leave no folders behind that were made only to find that nothing is to be trained."""
+        for folder in (*self.cache.glob("*"), self.cache):
+            with suppress(OSError):
+                folder.rmdir()
 
     def add_metrics(self, row: dict[str, Any]) -> None:
         """Append an epoch to `metrics.csv`."""
@@ -263,18 +286,3 @@ class Run:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-class _Formatter(logging.Formatter):
-    """Writes lines of train.log, without values of the environment."""
-
-    def __init__(self, redact: Redaction) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(message)s")
-        self._redact = redact
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        record.message = self._redact(record.message)
-        return super().formatMessage(record)
-
-    def formatException(self, ei: Any) -> str:  # noqa: N802
-        return self._redact(super().formatException(ei))

@@ -17,8 +17,8 @@ from training.recorded import REPEATABLE, changes, check_changes, read_config
 from training.rows import is_time
 from training.tables import read_json, read_metrics
 
-_NOT_COMPARED = ("built", "reused")
-"""What was built and what was found depends on where a run was interrupted."""
+_COUNTS = ("built", "reused")
+"""What was built and what was found depends on where a run was interrupted, and on its folder."""
 
 _IN_ONE_GO = {"optimizer.lr", "trainer.evaluate_every"}
 """What the last value of does not repeat a run that was begun with another one."""
@@ -34,10 +34,16 @@ def check_repeatable(folder: Path, given: dict[str, Any]) -> None:
         given: the config of the coming one.
 
     Raises:
-        ConfigError: a value differs that matters, or the run's own rate was changed on its way.
+        ConfigError: a value differs that matters, the run's own rate was changed on its way, or
+            there is nothing to compare with.
     """
     found = changes(read_config(folder, "replay"), given)
     check_changes(found, REPEATABLE, "replay", folder)
+    if not read_metrics(folder):
+        raise ConfigError(
+            f"replay must be a run that has trained an epoch, but got replay={folder}: "
+            "its metrics.csv holds none to compare with"
+        )
     for again in _resumes(folder):
         for name in _IN_ONE_GO & again["changes"].keys():
             old, new = again["changes"][name]
@@ -81,8 +87,6 @@ def environment_differences(old: Any, new: Any, name: str = "") -> Iterator[str]
 
 def compare(recorded: Path, repeated: Path) -> bool:
     """Print `identical`, or where two runs differ first; say whether they are identical."""
-    for line in input_differences(recorded, repeated):
-        print(f"different: {line}")
     before, after = read_metrics(recorded), read_metrics(repeated)
     status = read_json(recorded / "status.json").get("status", "of no known status")
     if status != "done":
@@ -94,6 +98,8 @@ def compare(recorded: Path, repeated: Path) -> bool:
         marks = [hash_weights(run) for run in (recorded, repeated)]
         if marks[0] != marks[1]:
             difference = f"final weights: recorded {marks[0]}, now {marks[1]}"
+    if counts := first_difference(before, after, counts=True):
+        print(f"different: {counts}")
     print("identical" if difference is None else f"not identical: {difference}")
     return difference is None
 
@@ -111,22 +117,22 @@ def _leave_out_former_ends(
                     old[name] = ""
 
 
-def input_differences(recorded: Path, repeated: Path) -> Iterator[str]:
-    """Yield a line for each mark of code or data that differs."""
-    old, new = (read_json(run / "inputs.json") for run in (recorded, repeated))
-    if old and new:
-        yield from environment_differences(old, new)
+def first_difference(
+    before: list[dict[str, str]], after: list[dict[str, str]], counts: bool = False
+) -> str | None:
+    """Return the first epoch and column in which two tables differ.
 
-
-def first_difference(before: list[dict[str, str]], after: list[dict[str, str]]) -> str | None:
-    """Return the first epoch and column in which two tables differ."""
+    Args:
+        before, after: rows of `metrics.csv`.
+        counts: compare what was built and reused, instead of what was measured; times never are.
+    """
     for old, new in zip(before, after, strict=False):
         for name in [*old, *(name for name in new if name not in old)]:
             values = old.get(name), new.get(name)
-            if not (is_time(name) or name in _NOT_COMPARED or _same(*values)):
+            if not (is_time(name) or (name in _COUNTS) != counts or _same(*values)):
                 return f"epoch {old['epoch']}, {name}: recorded {values[0]}, now {values[1]}"
-    if len(before) != len(after):
-        return f"epoch {min(len(before), len(after))}: recorded {len(before)}, now {len(after)}"
+    if len(before) != len(after) and not counts:
+        return f"of epochs, {len(before)} are recorded and there are {len(after)} now"
     return None
 
 

@@ -97,6 +97,23 @@ def test_another_setting_is_refused_and_another_place_is_said(train: Trainer, st
     for name in ("packages.torch was 1.0", "git.commit was abc", "code was old",
                  "data.train was other"):  # fmt: skip
         assert f"different: {name} and is " in outcome.out
+        assert outcome.out.index(name) < outcome.out.index("epoch 0 of 3")  # in time to stop it
+
+
+def test_where_no_epoch_ended_there_is_nothing_to_compare_with(
+    train: Trainer, steps: Steps
+) -> None:
+    steps.stops = {2: signal.SIGTERM}
+    run = train.here(*QUICK).run
+    evaluated = train.here(f"trainer.evaluate={run}/checkpoints/last.pt", *QUICK).run
+    for folder in (run, evaluated):
+        outcome = replay(train, folder)
+        assert outcome.code == 1
+        assert (
+            f"replay must be a run that has trained an epoch, but got replay={folder}: its metr"
+            in (outcome.err)
+        )
+        assert outcome.err.count("\n") == 1
 
 
 def test_what_is_no_run_is_not_repeated(train: Trainer, tmp_path: Path) -> None:
@@ -109,12 +126,16 @@ def test_what_is_no_run_is_not_repeated(train: Trainer, tmp_path: Path) -> None:
     ("after", "expected"),
     [
         ([{"epoch": "0", "val_loss": "1.0", "built": "3"}], None),
+        ([{"epoch": "0", "val_loss": "1.00", "built": "3", "eval_s": "9"}], None),
         ([{"epoch": "0", "val_loss": "", "built": "4"}], "epoch 0, val_loss: recorded 1.0, now "),
-        ([], "epoch 0: recorded 1, now 0"),
+        ([], "of epochs, 1 are recorded and there are 0 now"),
     ],
 )
 def test_tables_are_compared_by_value(after: Any, expected: str | None) -> None:
-    assert first_difference([{"epoch": "0", "val_loss": "1.0", "built": "4"}], after) == expected
+    before = [{"epoch": "0", "val_loss": "1.0", "built": "4"}]
+    assert first_difference(before, after) == expected
+    counts = "epoch 0, built: recorded 4, now 3" if after and after[0]["built"] == "3" else None
+    assert first_difference(before, after, counts=True) == counts
 
 
 def test_of_an_environment_each_difference_is_a_line() -> None:

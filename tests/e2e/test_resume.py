@@ -8,6 +8,7 @@ import random
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,7 @@ def test_a_finished_run_trains_nothing_more_or_exactly_the_missing_epochs(
     assert "all of its 3 epochs are trained" in outcome.out
     assert outcome.code == 0 and not steps.seen
     assert {path: path.read_bytes() for path in before} == before
+    assert not (run / "cache").exists()
 
     outcome = resume(train, run, "epochs=5")
     rows = results(run)
@@ -204,6 +206,41 @@ def test_a_new_rate_holds_from_there_on(train: Trainer, steps: Steps) -> None:
     assert yaml.safe_load((run / "config.yaml").read_text())["optimizer"]["lr"] == 0.02
 
 
+def test_a_run_is_found_from_anywhere(train: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = train.here(*QUICK, "epochs=1", "hydra.run.dir='home/a run'").run
+    monkeypatch.setenv("HOME", str(train.folder / "home"))
+    elsewhere = train.folder / "else where"
+    elsewhere.mkdir()
+    for folder, name in {
+        elsewhere: "../home/a run/",
+        run.parent: "'a run'",
+        Path("/"): "~/a run",
+    }.items():
+        monkeypatch.setattr(train, "folder", folder)
+        outcome = train.here(f"resume={name}", small=False)
+        assert (outcome.code, outcome.err) == (0, "")
+        assert f"{run}: all of its 1 epochs are trained" in outcome.out
+
+
+def test_a_run_that_goes_on_elsewhere_is_not_begun_twice(
+    train: Trainer, steps: Steps, start: Callable[..., Any]
+) -> None:
+    steps.stops = {6: signal.SIGTERM}
+    run = train.here(*QUICK).run
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    other = start()
+    other.run(
+        "from pathlib import Path\nfrom reuseloader.folder import open_folder\n"
+        f"held = open_folder(Path({str(run / 'cache' / 'train')!r}))"
+    )
+    outcome = resume(train, run)
+    assert outcome.code == 1
+    assert f"in use by process {other.pid}" in outcome.err and outcome.err.count("\n") == 1
+    assert {path: path.read_bytes() for path in before} == before
+    other.kill()
+    assert resume(train, run).code == 0
+
+
 REFUSED = {
     "lifetime=5": "must stay as recorded with resume={run}, lifetime=3, but got lifetime=5",
     "seed=1": "seed must stay as recorded",
@@ -221,6 +258,9 @@ REFUSED = {
     "lifetme=2": "lifetme is not a key of the config; did you mean lifetime?",
     "epochs=-1": "epochs must be a positive integer, but got epochs=-1",
     "-m": "resume is for one run: leave out --multirun",
+    "hydra.mode=MULTIRUN": "resume is for one run: leave out --multirun",
+    "resume=other": "resume must be the one recorded run, but got resume={run} and resume=other",
+    "+replay=other": "resume must be the one recorded run, but got resume={run} and +replay=other",
 }
 
 
