@@ -22,10 +22,14 @@ SRUN = """#!/bin/bash
 while [[ $1 == --* ]]; do shift; done
 setsid "$@" &
 child=$!
-asked=0 before=
+asked=0 code=127
 trap 'asked=1; kill -USR1 -- "-$child"' USR1
-while [ "$before" != "$asked" ]; do before=$asked; wait "$child"; code=$?; done
-exit "$code"
+while :; do
+    before=$asked
+    wait "$child"; ended=$?
+    [ "$ended" -eq 127 ] || code=$ended
+    [ "$before" -ne "$asked" ] || exit "$code"
+done
 """
 
 SCONTROL = """#!/bin/bash
@@ -176,14 +180,17 @@ def test_all_nodes_meet_at_the_first_one(cluster: Cluster) -> None:
 
 @pytest.mark.slow
 def test_a_training_that_is_requeued_equals_one_that_is_not(cluster: Cluster) -> None:
-    (cluster.folder / "train.py").symlink_to(PROJECT / "train.py")
+    path = str(PROJECT / "train.py")
+    program = f"import runpy; runpy.run_path({path!r}, run_name='__main__')"
+    (cluster.folder / "train.py").write_text(program)
+    ours = {"PYTHON": sys.executable, "PYTHONPATH": str(PROJECT)}
     arguments = [*SMALL, "epochs=20", "lifetime=2", "num_workers=1"]
-    process = cluster.start(*arguments, PYTHON=sys.executable)
+    process = cluster.start(*arguments, **ours)
     cluster.wait_for("outputs/slurm-7/metrics.csv")
     process.send_signal(signal.SIGUSR1)
     out, _ = process.communicate(timeout=200)
     assert (process.returncode, cluster.said("scontrol")) == (0, ["requeue 7"]), out
-    process = cluster.start(*arguments, PYTHON=sys.executable, SLURM_RESTART_COUNT="1")
+    process = cluster.start(*arguments, **ours, SLURM_RESTART_COUNT="1")
     out, _ = process.communicate(timeout=200)
     assert process.returncode == 0, out
     run, alone = cluster.folder / "outputs" / "slurm-7", cluster.folder / "alone"
