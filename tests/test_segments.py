@@ -46,7 +46,17 @@ def test_memory_is_taken_again_when_nothing_refers_to_it(shared: bool) -> None:
         lambda tensor: tensor.detach().requires_grad_(False),
         lambda tensor: torch.frombuffer(tensor.numpy().data[4:8], dtype=torch.int32),
     ],
-    ids=str,
+    ids=[
+        "part",
+        "row",
+        "array",
+        "buffer",
+        "storage",
+        "same storage",
+        "dlpack",
+        "detached",
+        "again",
+    ],
 )
 def test_memory_is_not_taken_while_anything_refers_to_it(
     refer: Callable[[torch.Tensor], Any],
