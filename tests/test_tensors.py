@@ -178,7 +178,6 @@ def test_changing_what_was_read_changes_no_later_read(tmp_path):
         (torch.zeros(3, requires_grad=True), "requires grad"),
         (lambda: None, "function"),
     ],
-    ids=repr,
 )
 def test_what_it_cannot_hold_is_refused_by_type_and_place(part, type_name, tmp_path):
     with pytest.raises(UnstorableSampleError) as error:

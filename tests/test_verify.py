@@ -370,7 +370,6 @@ def open_loader(folder: Path, build: Any, **options: Any) -> ReuseDataLoader:
 @pytest.mark.parametrize(
     "options",
     [{}, {"num_workers": 2}, {"finish": spoil}, {"finish": spoil, "num_workers": 2}],
-    ids=str,
 )
 def test_samples_that_are_read_into_their_batch_are_compared_too(
     tmp_path: Path, options: dict[str, Any]
