@@ -24,6 +24,8 @@ from reuseloader.stack import Stack
 
 SIZE, EPOCHS = 12, 4
 
+INT16: Any = np.uint16 if hasattr(torch, "uint16") else np.int16  # torch 2.1 collates no uint16
+
 
 def noise(key: ReuseKey, shape: tuple[int, ...] = (3, 8, 8)) -> torch.Tensor:
     generator = torch.Generator().manual_seed(key.seed)
@@ -52,7 +54,7 @@ def every_kind(key: ReuseKey) -> Any:
         "channels_last": noise(key, (4, 5, 3)).permute(2, 0, 1),
         "ones": noise(key, (3, 1, 1)),
         "array": noise(key, (4, 2)).numpy(),
-        "array16": np.arange(3, dtype=np.uint16) + np.uint16(key.index),
+        "array16": np.arange(3, dtype=INT16) + INT16(key.index),
         "fortran": noise(key, (4, 2)).numpy().T,
         "number": np.float32(key.index),
         "int": key.seed,

@@ -1,3 +1,4 @@
+import inspect
 import json
 import math
 import os
@@ -74,6 +75,10 @@ def of_dtype(dtype, shape=(3, 5)):
     return raw.to(torch.uint8).view(dtype).reshape(shape)
 
 
+# torchvision's boxes have that only from 0.24 on.
+KNOWS_CLAMPING = "clamping_mode" in inspect.signature(tv_tensors.BoundingBoxes.__new__).parameters
+CLAMPING = {"clamping_mode": "hard"} if KNOWS_CLAMPING else {}
+
 SAMPLES = {
     "scalars": {"int": 7, "min": -(2**63), "float": 0.1, "inf": -math.inf, "nan": math.nan,
                 "zero": -0.0, "true": True, "false": False, "none": None,
@@ -99,7 +104,7 @@ SAMPLES = {
                     "mask": tv_tensors.Mask(torch.ones(4, 5, dtype=torch.bool)),
                     "video": tv_tensors.Video(torch.zeros(2, 3, 4, 5)),
                     "boxes": tv_tensors.BoundingBoxes(torch.ones(2, 4), format="CXCYWH",
-                                                      canvas_size=(4, 5), clamping_mode="hard"),
+                                                      canvas_size=(4, 5), **CLAMPING),
                     "no boxes": tv_tensors.BoundingBoxes(torch.ones(0, 4), format="XYXY",
                                                          canvas_size=(4, 5))},
     "an image and its label": {"image": torch.arange(243, dtype=torch.uint8).view(3, 9, 9), "y": 3},
