@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,6 +17,7 @@ from training.loaders import Loaders
 from training.optim import Plan
 from training.records import Run
 from training.state import Best
+from training.workers import num_cores
 
 log = logging.getLogger("training")
 
@@ -91,7 +91,7 @@ def report_end(run: Run, best: Best, rows: list[dict[str, Any]], device: torch.d
         log.info("best accuracy  %.2f %% in epoch %d", 100 * best.value, best.epoch)
     else:
         log.info("best loss      %.4f in epoch %d", best.value, best.epoch)
-    cores = os.cpu_count() if device.type == "cpu" else None
+    cores = num_cores() if device.type == "cpu" else None
     work = work_of(rows, run.config.lifetime, run.config.num_workers, cores)
     if work is not None:
         log.info("time           %s", advise(work))
