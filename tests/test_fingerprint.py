@@ -101,6 +101,14 @@ def test_what_a_build_does_not_see_leaves_it_alone(config: Config) -> None:
     assert LOCATION_KEYS == ("root", "path", "directory", "url")
 
 
+def test_fresh_transforms_count_where_they_are_stored(config: Config) -> None:
+    crop = {"crop": {"_target_": "torchvision.transforms.v2.RandomCrop", "size": 64}}
+    all_stored = changed(config, store_all=True)
+    marks = {mark(item) for item in (config, all_stored, changed(all_stored, fresh=crop))}
+    marks |= {mark(all_stored, {0: {"stored.elastic.alpha": 1.0, "fresh.crop.padding": 2}})}
+    assert len(marks) == 4
+
+
 def test_validation_does_not_depend_on_the_stored_transforms(config: Config) -> None:
     marks = {
         mark(item, table, stored=False)

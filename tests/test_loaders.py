@@ -10,7 +10,7 @@ import torch
 from runs import begin, prepare
 from torch.utils.data import DataLoader
 
-from reuseloader import ReusePolicy
+from reuseloader import ReuseKey, ReusePolicy
 from training.config import ConfigError
 
 AUGMENTED = ("augment=digits", "data.train.limit=24", "data.val.limit=9", "batch_size=5")
@@ -33,6 +33,33 @@ def test_batches_are_those_of_a_plain_loader_over_the_build(lifetime: int, tmp_p
             found = list(loaders.train)
             assert len(found) == len(plain)
             assert all(same(a, b) for a, b in zip(found, plain, strict=True))
+
+
+def test_with_store_all_a_sample_is_the_same_in_all_epochs_of_its_generation(
+    tmp_path: Path,
+) -> None:
+    images = {}
+    for name in ("false", "true"):
+        options = [*AUGMENTED, "lifetime=4", f"augment.store_all={name}"]
+        with begin(tmp_path / name, *options) as run:
+            _, loaders, _ = prepare(run)
+            keys = [loaders.train.policy.key(0, epoch) for epoch in (1, 2)]
+            made = [loaders.build(key) for key in keys]
+            if loaders.finish is not None:
+                made = [loaders.finish(s, key) for s, key in zip(made, keys, strict=True)]
+            images[name] = [sample["image"] for sample in made]
+
+    assert keys[0].generation == keys[1].generation
+    assert not torch.equal(*images["false"])
+    assert torch.equal(*images["true"])
+    assert images["true"][0].shape == (3, 64, 64)
+    assert not torch.equal(images["true"][0], loaders_without_fresh(tmp_path / "none", keys[0]))
+
+
+def loaders_without_fresh(directory: Path, key: ReuseKey) -> torch.Tensor:
+    with begin(directory, *AUGMENTED, "lifetime=4") as run:
+        image: torch.Tensor = prepare(run)[1].build(key)["image"]
+    return image
 
 
 def test_validation_is_prepared_once_for_the_whole_run(tmp_path: Path) -> None:

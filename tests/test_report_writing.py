@@ -16,7 +16,7 @@ from PIL import Image
 from training.report import run_picture, sweep_picture, writing
 from training.report.__main__ import main
 from training.report.sweep import PLAN
-from training.report.writing import write_report, write_report_quietly
+from training.report.writing import report_sweep, write_report, write_report_quietly
 
 RAMP = {0: {"magnitude": 0.3, "alpha": 3.0}, 4: {"magnitude": 1.0, "alpha": 10.0}}
 
@@ -219,3 +219,23 @@ def test_what_goes_wrong_at_the_end_of_a_run_is_one_warning(
         write_report_quietly(run)
 
     assert caplog.messages == [f"the report of {run} could not be written: no space left"]
+
+
+def test_the_report_of_a_sweep_is_written_where_its_runs_ask_for_it(tmp_path: Path) -> None:
+    off = {"report": {"enabled": False, "target": None}}
+    silent = write_serial_runs(tmp_path / "silent", {"0": off, "1": {"seed": 1, **off}})
+    assert report_sweep(silent) == []
+    assert not (silent / "report.md").exists()
+
+    wanted = write_serial_runs(tmp_path / "wanted", {"0": off, "1": {"seed": 1}})
+    said = report_sweep(wanted)
+    assert said[0] == f"report         {wanted / 'report.md'}"
+    assert said[1].startswith("verdict        One setting, with 2 seeds: ")
+
+
+def test_a_sweep_of_which_nothing_began_is_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "training"):
+        assert report_sweep(tmp_path) == []
+    assert len(caplog.messages) == 1

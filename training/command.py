@@ -37,7 +37,7 @@ from training.recorded import default_place, quoted, read_config, resumed, rewri
 from training.records import Record, Run
 from training.redaction import Redaction, referred
 from training.replay import check_repeatable, compare
-from training.report.writing import reported
+from training.report.writing import report_sweep, reported
 from training.resolved import resolved
 from training.sections import Table
 from training.signals import Interrupted, end_children
@@ -216,7 +216,9 @@ def _run_sweep(main: Callable[[], Any], line: list[str], sweep: Path) -> None:
 
 
 def after_sweep(sweep: Path) -> None:
-    """Do what there is to do when a sweep has ended, in whatever way."""
+    """Write the report of a sweep that has ended, in whatever way, and say what it comes to."""
+    for line in report_sweep(sweep):
+        print(line)
 
 
 def _how_to_go_on(run: Path | None, line: list[str], sweep: Path | None) -> str:

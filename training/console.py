@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,6 +18,7 @@ from training.loaders import Loaders
 from training.optim import Plan
 from training.records import Run
 from training.state import Best
+from training.workers import num_cores
 
 log = logging.getLogger("training")
 
@@ -103,7 +103,7 @@ def report_end(run: Run, best: Best, rows: list[dict[str, Any]], device: torch.d
     else:
         log.info("best loss      %.4f in epoch %d", best.value, best.epoch)
     own, config = ranks(), run.config
-    cores = (os.cpu_count() or 1) * own.num_nodes if device.type == "cpu" else None
+    cores = num_cores() * own.num_nodes if device.type == "cpu" else None
     work = work_of(rows, config.lifetime, config.num_workers, cores, own.world_size)
     if work is not None:
         log.info("time           %s", advise(work))

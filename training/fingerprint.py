@@ -42,14 +42,18 @@ def fingerprint(config: Config, table: Table, node: Node, content: str, stored: 
     """
     if config.fingerprint is not None:
         return config.fingerprint
+    augment = config.augment
+    left_out = () if augment.store_all else ("fresh.",)
     rows = {
-        epoch: {name: value for name, value in row.items() if not name.startswith("fresh.")}
+        epoch: {name: value for name, value in row.items() if not name.startswith(left_out)}
         for epoch, row in table.items()
     }
     # As lists, because the order of transforms counts and that of other entries does not.
-    transforms = {"stored": list(config.augment.stored.items()), "table": rows} if stored else {}
-    if stored and config.augment.replaces_prepare:
+    transforms = {"stored": list(augment.stored.items()), "table": rows} if stored else {}
+    if stored and augment.replaces_prepare:
         transforms["replaces_prepare"] = True
+    if stored and augment.store_all:
+        transforms["fresh"] = list(augment.fresh.items())
     apart = LOCATION_KEYS + ACCESS_KEYS
     parts = {
         "build": config.build,

@@ -80,13 +80,22 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
     prepare, first = (_make_transforms(config.data.prepare, "data.prepare") for _ in range(2))
     if config.augment.replaces_prepare:
         first = []
+    augment, every_use = config.augment, config.augment.fresh
+    if augment.store_all:
+        every_use = {}
     stored = rows.map(
-        lambda row: compose([*first, *_make_stage(config.augment.stored, row, "stored")])
+        lambda row: compose(
+            [
+                *first,
+                *_make_stage(augment.stored, row, "stored"),
+                *(_make_stage(augment.fresh, row, "fresh") if augment.store_all else []),
+            ]
+        )
     )
-    fresh = rows.map(lambda row: compose(_make_stage(config.augment.fresh, row, "fresh")))
+    fresh = rows.map(lambda row: compose(_make_stage(every_use, row, "fresh")))
     build = make_function(config.build, "build")
     check_signature(build, config.build["_target_"])
-    finish = partial(finish_image, transforms=fresh) if config.augment.fresh else None
+    finish = partial(finish_image, transforms=fresh) if every_use else None
     build_train, finish = checked(
         partial(build, source=train, transforms=stored), finish, config.data
     )

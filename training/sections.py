@@ -53,10 +53,13 @@ class AugmentConfig:
     """Transforms by name: `stored` run once a generation, `fresh` at every use.
 
     With `replaces_prepare` the stored ones get the raw item, and `data.prepare` is for validation.
+    With `store_all` the fresh ones run after the stored ones, once a generation as well: what reuse
+    costs in accuracy without a fresh stage.
     """
 
     magnitude: float = 1.0
     replaces_prepare: bool = False
+    store_all: bool = False
     stored: dict[str, Any]
     fresh: dict[str, Any]
 

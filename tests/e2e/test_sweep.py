@@ -79,6 +79,16 @@ def test_a_failed_job_is_named_and_stops_no_other(train: Trainer) -> None:
     assert again.out.count("is done already") == 2
 
 
+def test_a_sweep_ends_with_its_report_also_where_a_job_failed(train: Trainer) -> None:
+    sweep = train.here("-m", "lifetime=1,0", *TINY, "report.enabled=true")
+    folder = sweep.runs[0].parent
+    assert (sweep.code, [run.name for run in sweep.runs]) == (1, ["0"])
+    assert f"report         {folder / 'report.md'}" in sweep.out.splitlines()
+    assert "verdict        One setting, with one seed: " in sweep.out
+    assert (folder / "report.png").exists() and (folder / "sweep.csv").exists()
+    assert (sweep.runs[0] / "report.md").exists()
+
+
 def test_a_bug_in_one_job_is_shown_and_leaves_nothing_to_the_next(
     train: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

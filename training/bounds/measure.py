@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -28,10 +27,11 @@ from training.sections import Table
 from training.state import make_model, make_state
 from training.timing import Clock
 from training.tracking import Trackers
+from training.workers import num_cores
 
 _PART_S = 2.0  # seconds that each part is measured for, about: a minute for all of them
 _BATCH_S = 0.5  # a worker's batch that is to take no longer is made smaller
-_MANY_EPOCHS = 10**6  # so that the schedule of the rate does not end
+_MANY_EPOCHS = 10**5  # so that the schedule of the rate does not end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ class Bench:
         self._say("building samples, one by one")
         run, loaders = self.loaders()
         build = self.build_times(loaders)
-        num_batches = Plan.of(self.config, len(loaders.train)).num_batches
+        num_batches = Plan.of(self.config, loaders.num_batches).num_batches
         num_samples = min(loaders.num_train, num_batches * self.config.batch_size)
         self._say("training on a batch in memory")
         step_s, step_cpu_s, warmup_s, checkpoint_s = self.step(run, loaders)
@@ -137,7 +137,7 @@ class Bench:
     def step(self, run: Run, loaders: Loaders) -> tuple[float, float, float, float]:
         """Return seconds and processor seconds of a batch, seconds to warm up and to save."""
         trainer = self.config.trainer
-        plan = Plan.of(self.config, len(loaders.train))
+        plan = Plan.of(self.config, loaders.num_batches)
         plan = replace(plan, epochs=_MANY_EPOCHS, schedule_end=None)
         state = make_state(self.config, self._model, self.device, plan)
         prepare, batch = Preprocess(self.config, self.device), self.batch(loaders)
@@ -185,7 +185,7 @@ class Bench:
     def evaluation(self) -> tuple[float, float]:
         """Return seconds of an evaluation, and bytes of a stored validation sample."""
         run, loaders = self.loaders()
-        plan = Plan.of(self.config, len(loaders.train))
+        plan = Plan.of(self.config, loaders.num_batches)
         whole = len(loaders.val) if plan.limit is None else min(len(loaders.val), plan.limit)
         few = min(whole, max(20, 2 * self.config.num_workers))
         job = Job(
@@ -251,10 +251,3 @@ def worker_counts(own: int, cores: int) -> list[int]:
     """Return the numbers of workers that are tried: 1, 2, 4 ... the cores, and the user's own."""
     powers = {2**n for n in range(cores.bit_length()) if 2**n <= cores}
     return sorted(powers | {cores, own})
-
-
-def num_cores() -> int:
-    """Return the cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -36,6 +36,7 @@ class Sweep:
         target_source: where the target comes from, in words.
         doubts: why the times are not compared; empty where they are.
         notes: what else should be known of the times.
+        is_wanted: whether the runs ask for a report at the end of the sweep.
     """
 
     folder: Path
@@ -45,6 +46,7 @@ class Sweep:
     target_source: str
     doubts: list[str]
     notes: list[str]
+    is_wanted: bool = True
 
     @property
     def first(self) -> list[Setting]:
@@ -93,6 +95,7 @@ def read_sweep(folder: Path, target: float | None = None) -> Sweep:
         target_source=source,
         doubts=doubts(compared),
         notes=_notes(compared),
+        is_wanted=any(_wants_report(history) for history in found.values()),
     )
 
 
@@ -102,6 +105,12 @@ def _read(place: Path) -> History | str:
         return read_history(place) if is_run(place) else "left no record"
     except ConfigError as error:
         return str(error)
+
+
+def _wants_report(history: History | str) -> bool:
+    if isinstance(history, str):
+        return False
+    return bool((history.config.get("report") or {}).get("enabled", True))
 
 
 def _ending(history: History | str) -> str:

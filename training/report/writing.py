@@ -10,8 +10,9 @@ from pathlib import Path
 from training.records import Run
 from training.report.history import is_run, read_history
 from training.report.run import describe_run
-from training.report.sweep import read_sweep
+from training.report.sweep import Sweep, read_sweep
 from training.report.sweep_text import as_csv, describe_sweep
+from training.report.verdict import verdict
 
 log = logging.getLogger("training")
 
@@ -28,7 +29,7 @@ def write_report(folder: Path, target: float | None = None) -> list[Path]:
     Raises:
         ConfigError: it is neither, or a record in it cannot be read.
     """
-    return _write_run(folder) if is_run(folder) else _write_sweep(folder, target)
+    return _write_run(folder) if is_run(folder) else write_sweep(read_sweep(folder, target))
 
 
 def write_report_quietly(folder: Path) -> None:
@@ -36,8 +37,24 @@ def write_report_quietly(folder: Path) -> None:
     try:
         write_report(folder)
     except Exception as error:  # whatever drawing and a full disk raise
-        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
-        log.warning("the report of %s could not be written: %s", folder, reason)
+        _warn(folder, error)
+
+
+def _warn(folder: Path, error: Exception) -> None:
+    reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+    log.warning("the report of %s could not be written: %s", folder, reason)
+
+
+def report_sweep(folder: Path) -> list[str]:
+    """Write the report of a sweep as its runs ask for it; return lines for the screen."""
+    try:
+        sweep = read_sweep(folder)
+        if not sweep.is_wanted:
+            return []
+        return [f"report         {write_sweep(sweep)[-1]}", f"verdict        {verdict(sweep)}"]
+    except Exception as error:  # whatever drawing and a full disk raise, and a sweep without runs
+        _warn(folder, error)
+        return []
 
 
 @contextmanager
@@ -63,9 +80,9 @@ def _write_run(folder: Path) -> list[Path]:
     return [*_written(folder, drawn), _write(folder / TEXT, describe_run(history, drawn))]
 
 
-def _write_sweep(folder: Path, target: float | None) -> list[Path]:
-    sweep = read_sweep(folder, target)
-    drawn = None
+def write_sweep(sweep: Sweep) -> list[Path]:
+    """Write the report of a sweep into its folder; return what was written."""
+    folder, drawn = sweep.folder, None
     if sweep.first:
         from training.report.sweep_picture import draw_sweep
 
