@@ -80,7 +80,7 @@ class Bench:
         self._say("building samples, one by one")
         run, loaders = self.loaders()
         build = self.build_times(loaders)
-        num_batches = Plan.of(self.config, len(loaders.train)).num_batches
+        num_batches = Plan.of(self.config, loaders.num_batches).num_batches
         num_samples = min(loaders.num_train, num_batches * self.config.batch_size)
         self._say("training on a batch in memory")
         step_s, step_cpu_s, warmup_s, checkpoint_s = self.step(run, loaders)
@@ -137,7 +137,7 @@ class Bench:
     def step(self, run: Run, loaders: Loaders) -> tuple[float, float, float, float]:
         """Return seconds and processor seconds of a batch, seconds to warm up and to save."""
         trainer = self.config.trainer
-        plan = Plan.of(self.config, len(loaders.train))
+        plan = Plan.of(self.config, loaders.num_batches)
         plan = replace(plan, epochs=_MANY_EPOCHS, schedule_end=None)
         state = make_state(self.config, self._model, self.device, plan)
         prepare, batch = Preprocess(self.config, self.device), self.batch(loaders)
@@ -185,7 +185,7 @@ class Bench:
     def evaluation(self) -> tuple[float, float]:
         """Return seconds of an evaluation, and bytes of a stored validation sample."""
         run, loaders = self.loaders()
-        plan = Plan.of(self.config, len(loaders.train))
+        plan = Plan.of(self.config, loaders.num_batches)
         whole = len(loaders.val) if plan.limit is None else min(len(loaders.val), plan.limit)
         few = min(whole, max(20, 2 * self.config.num_workers))
         job = Job(
