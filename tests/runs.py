@@ -46,6 +46,8 @@ def compose_config(*overrides: str) -> DictConfig:
     small = ("num_workers=0", "device=cpu") if experiment else SMALL
     if any(override.startswith("data=") for override in overrides):
         small = tuple(o for o in small if ".limit=" not in o)  # which the digits alone have
+    if any(override.startswith("model=") for override in overrides):
+        small = tuple(o for o in small if not o.startswith("model."))
     with initialize_config_dir(str(PROJECT / "conf"), version_base="1.3"):
         return compose("config", overrides=[*small, *overrides])
 

@@ -13,7 +13,7 @@ import pytest
 PROJECT = Path(__file__).resolve().parent.parent
 README = (PROJECT / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-LIBRARY, PLAIN, OWN_BUILD = BLOCKS
+LIBRARY, PLAIN, OWN_BUILD, OWN_SOURCE = BLOCKS
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,20 @@ def test_a_build_function_of_the_users_own_trains(tmp_path: Path) -> None:
     small = "data.train.limit=64 data.val.limit=20 epochs=3 num_workers=0"
     printed = run([sys.executable, *command[1].split(), *small.split()], tmp_path)
     assert "built 32  reused 32" in printed
+
+
+def test_a_source_of_the_users_own_trains(tmp_path: Path) -> None:
+    assert len(OWN_SOURCE.splitlines()) <= 22
+    for name in ("conf", "reuseloader", "training"):
+        shutil.copytree(PROJECT / name, tmp_path / name)
+    shutil.copy(PROJECT / "train.py", tmp_path)
+    (tmp_path / "my_source.py").write_text(OWN_SOURCE)
+    command = re.search(r"python (train\.py data\.train\._target_.*)", README)
+    assert command is not None
+    small = "augment=none epochs=3 num_workers=0"
+    printed = run([sys.executable, *command[1].split(), *small.split()], tmp_path)
+    assert "400 samples for training, 100 for validation, 2 classes" in printed
+    assert "built 200  reused 200" in printed
 
 
 def test_every_file_of_the_run_folder_is_explained() -> None:

@@ -73,7 +73,10 @@ class Plan:
 
     def steps_before(self, epoch: int) -> int:
         """Return the updates in all epochs before one."""
-        return sum(map(self.steps_in, range(epoch)))
+        starts = [0, *(first for first, _ in self.growth)]
+        ends = [*starts[1:], epoch]
+        spans = ((first, min(end, epoch) - first) for first, end in zip(starts, ends, strict=True))
+        return sum(self.steps_in(first) * length for first, length in spans if length > 0)
 
     @property
     def total_steps(self) -> int:

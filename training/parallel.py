@@ -111,7 +111,9 @@ def mark_valid(batches: Iterable[Batch], order: EpochOrder | None, epoch: int) -
     for batch in batches:
         size = len(batch["label"])
         if position + size > num_real:
-            batch = {**batch, "valid": torch.arange(position, position + size) < num_real}
+            real = torch.arange(position, position + size) < num_real
+            # A sample that stands in for one that cannot be read says so itself.
+            batch = {**batch, "valid": real & batch.get("valid", real)}
         position += size
         yield batch
 

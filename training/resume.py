@@ -92,7 +92,7 @@ def _for_ranks(place: dict[str, int], plan: Plan) -> dict[str, int]:
     may come twice in this epoch then, and others not at all.
     """
     before, now = place["world_size"], ranks().world_size
-    num_batches = min(place["num_batches"] * before // now, plan.num_batches)
+    num_batches = min(place["num_batches"] * before // now, plan.batches_in(place["epoch"]))
     return place if before == now else {**place, "world_size": now, "num_batches": num_batches}
 
 
