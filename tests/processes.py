@@ -93,8 +93,10 @@ class RankGroup:
 
     def of(self, size: int) -> RankGroup:
         """Let so many of them meet, and the others part."""
-        if size == self._size:
-            return self
+        return self if size == self._size else self.anew(size)
+
+    def anew(self, size: int) -> RankGroup:
+        """Let so many of them meet as for a new run."""
         self._each("training.distributed.leave_group()")
         while len(self._processes) < size:
             self._processes.append(Process({}))
