@@ -181,7 +181,7 @@ class Run:
 
     def __enter__(self) -> Run:
         self.signals.install()
-        if self._is_begun:  # a run that turns out to be finished stays as it is
+        if self._is_begun and self._writes:  # a finished run stays as it is
             (self.directory / "train.log").touch()
         self._handlers[1].setFormatter(FileFormatter(self.redact))
         self._loggers = []

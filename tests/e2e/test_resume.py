@@ -214,7 +214,7 @@ def test_a_run_is_found_from_anywhere(train: Trainer, monkeypatch: pytest.Monkey
     for folder, name in {
         elsewhere: "../home/a run/",
         run.parent: "'a run'",
-        Path("/"): "~/a run",
+        train.folder: "~/a run",
     }.items():
         monkeypatch.setattr(train, "folder", folder)
         outcome = train.here(f"resume={name}", small=False)
