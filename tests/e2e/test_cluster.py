@@ -18,18 +18,22 @@ from commands import PROJECT, SMALL, without_times
 SCRIPT = PROJECT / "scripts" / "train.sbatch"
 
 # Starts its command in a group of its own, and hands USR1 on to every process of it.
-SRUN = """#!/bin/bash
-while [[ $1 == --* ]]; do shift; done
-setsid "$@" &
-child=$!
-asked=0 code=127
-trap 'asked=1; kill -USR1 -- "-$child"' USR1
-while :; do
-    before=$asked
-    wait "$child"; ended=$?
-    [ "$ended" -eq 127 ] || code=$ended
-    [ "$before" -ne "$asked" ] || exit "$code"
-done
+SRUN = f"""#!{sys.executable}
+import contextlib, os, signal, subprocess, sys
+words = sys.argv[1:]
+while words[0].startswith("--"):
+    del words[0]
+children = []
+def hand_on(*_):
+    with contextlib.suppress(ProcessLookupError):
+        for child in children:
+            os.killpg(child, signal.SIGUSR1)
+signal.signal(signal.SIGUSR1, hand_on)
+process = subprocess.Popen(words, start_new_session=True)
+children.append(process.pid)
+code = process.wait()
+signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # at its end Python would give it back its effect
+sys.exit(code)
 """
 
 SCONTROL = """#!/bin/bash
@@ -54,6 +58,7 @@ while ending == "asked" and not asked:
     time.sleep(0.01)
 status = dict(done="done", asked="interrupted", bug="failed")[ending]
 (run / "status.json").write_text('"status": "%s"' % status)
+signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 sys.exit(0 if ending == "done" else 1)
 """
 
