@@ -131,7 +131,8 @@ def test_a_median_and_a_slow_end_are_shown() -> None:
 def test_the_conclusion_names_what_makes_compute_the_bound() -> None:
     assert conclusion(BOUNDS) == (
         "Compute becomes the bound at lifetime=4 with num_workers=2: 1.9 times as fast an epoch "
-        "as at lifetime 1. Whether the accuracy is kept, a sweep will say: make sweep."
+        "as at lifetime 1. Whether the accuracy is kept, a sweep will say: "
+        "python train.py -m lifetime=1,2,4"
     )
     slow = replace(BOUNDS, costs=replace(COSTS, step_s=5.0))
     assert conclusion(slow) == (
