@@ -17,20 +17,27 @@ from commands import PROJECT, SMALL, without_times
 
 SCRIPT = PROJECT / "scripts" / "train.sbatch"
 
-# Starts its command in a group of its own, and hands USR1 on to every process of it.
+# Starts its command, and hands USR1 on to every process that it or its children start.
 SRUN = f"""#!{sys.executable}
 import contextlib, os, signal, subprocess, sys
 words = sys.argv[1:]
 while words[0].startswith("--"):
     del words[0]
-children = []
+started = []
+def family(pid):
+    found = [pid]
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{{pid}}/task"):
+            for child in open(f"/proc/{{pid}}/task/{{thread}}/children").read().split():
+                found += family(int(child))
+    return found
 def hand_on(*_):
-    with contextlib.suppress(ProcessLookupError):
-        for child in children:
-            os.killpg(child, signal.SIGUSR1)
+    for pid in [pid for root in started for pid in family(root)]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGUSR1)
 signal.signal(signal.SIGUSR1, hand_on)
 process = subprocess.Popen(words, start_new_session=True)
-children.append(process.pid)
+started.append(process.pid)
 code = process.wait()
 signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # at its end Python would give it back its effect
 sys.exit(code)
