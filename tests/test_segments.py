@@ -181,7 +181,8 @@ def test_batches_stay_right_for_as_long_as_they_are_held(
 
 
 @pytest.mark.parametrize(
-    ("start", "lifetime"), [("fork", 2), ("fork", FOREVER), ("spawn", FOREVER)]
+    ("start", "lifetime"),
+    [("fork", 2), ("fork", FOREVER), pytest.param("spawn", FOREVER, marks=pytest.mark.slow)],
 )
 def test_batches_of_workers_started_anew_are_right(
     start: str, lifetime: int, tmp_path: Path

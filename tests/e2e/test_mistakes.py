@@ -63,6 +63,7 @@ def test_a_mistake_is_answered_in_one_line(train: Trainer, mistake: str) -> None
     assert not any((run / "checkpoints" / "last.pt").exists() for run in outcome.runs)
 
 
+@pytest.mark.slow
 def test_overrides_may_stand_on_either_side_of_an_option(train: Trainer) -> None:
     argv = ["lifetime=2", "trainer.fast_dev_run=true", "--multirun", "seed=1,2"]
     outcome = train.here(*argv)

@@ -57,6 +57,7 @@ def test_other_weights_are_seen_though_the_metrics_agree(train: Trainer) -> None
     assert "not identical: final weights: recorded" in outcome.out
 
 
+@pytest.mark.slow
 def test_a_run_that_was_interrupted_and_made_longer_repeats_in_one_go(
     train: Trainer, steps: Steps
 ) -> None:

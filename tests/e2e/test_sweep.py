@@ -239,6 +239,7 @@ def test_a_sweep_that_cannot_begin_is_answered_in_one_line(
     assert outcome.err.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", ["1,2", "2,1"])
 def test_the_order_of_a_sweep_changes_nothing(train: Trainer, values: str) -> None:
     runs = dict(zip(values.split(","), train.here("-m", f"lifetime={values}").runs, strict=True))

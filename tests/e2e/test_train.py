@@ -96,7 +96,7 @@ def test_the_same_command_gives_the_same_numbers(train: Trainer) -> None:
     assert without_times(first) != without_times(other)
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_the_number_of_workers_changes_no_number(train: Trainer, start: str) -> None:
     alone = without_times(train.here("lifetime=2").run)
     counts = (1, 2, 4) if start == "fork" else (2,)
