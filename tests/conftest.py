@@ -22,9 +22,9 @@ def start() -> Iterator[Callable[..., Process]]:
         process.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def rank_group() -> Iterator[RankGroup]:
-    """Ranks on gloo that all tests share: ``rank_group.of(2).call(function)``."""
+    """Ranks on gloo that the tests of a module share: ``rank_group.of(2).call(function)``."""
     group = RankGroup()
     yield group
     group.close()
