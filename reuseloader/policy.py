@@ -303,3 +303,12 @@ def check_integer(name: str, value: Any, minimum: int | None = None) -> int:
     if minimum is not None and number < minimum:
         raise ValueError(f"{name} must be {rule}, but got {name}={number}")
     return number
+
+
+def check_share(name: str, value: Any) -> float:
+    """Return ``value``, a number from 0 to 1, or raise a ValueError that names field and rule."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (is_number and 0 <= value <= 1):
+        raise ValueError(f"{name} must be a share from 0 to 1, but got {name}={value!r}")
+    share: float = value
+    return share

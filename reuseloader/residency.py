@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from reuseloader.policy import check_integer, mix
+from reuseloader.policy import check_integer, check_share, mix
 
 _TO_KEEP = 8  # after the streams of policy, loader, verify and order
 _BITS = 62  # of a hash; a limit has to fit into a signed integer
@@ -42,10 +42,7 @@ class Residency:
 
     @share.setter
     def share(self, share: Any) -> None:
-        is_share = isinstance(share, (int, float)) and not isinstance(share, bool)
-        if not (is_share and 0 <= share <= 1):
-            raise ValueError(f"resident must be a share from 0 to 1, but got resident={share!r}")
-        self._limit.fill_(int(share * 2**_BITS))
+        self._limit.fill_(int(check_share("resident", share) * 2**_BITS))
 
     def keeps(self, index: int) -> bool:
         """Say whether an index is kept."""

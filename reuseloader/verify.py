@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from reuseloader.messages import call
-from reuseloader.policy import ReuseKey, mix
+from reuseloader.policy import ReuseKey, check_share, mix
 from reuseloader.sample import Substitute, compact
 
 _TO_VERIFY = 5  # after the streams of the policy and that of the workers
@@ -37,11 +37,8 @@ class Verification:
     """
 
     def __init__(self, build: Callable[[ReuseKey], Any], share: float) -> None:
-        is_share = isinstance(share, (int, float)) and not isinstance(share, bool)
-        if not (is_share and 0 <= share <= 1):
-            raise ValueError(f"verify must be a share from 0 to 1, but got verify={share!r}")
         self._build = build
-        self._limit = int(share * 2**64)
+        self._limit = int(check_share("verify", share) * 2**64)
 
     def chooses(self, key: ReuseKey) -> bool:
         """Say whether this use of a sample is one to verify."""

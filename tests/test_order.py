@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from functools import partial
 from math import gcd
 from typing import Any
 
 import numpy as np
 import pytest
+import rank_orders
+from rank_orders import real, whole
 
-from reuseloader import FOREVER, EpochOrder, ReusePolicy, mix, permute
+from reuseloader import FOREVER, ReusePolicy, mix, permute
 from reuseloader.permutation import permute_blocks
 
 SEED = 11
@@ -20,21 +23,7 @@ BLOCKS = [1, 2, 5, 8, 64, 400]
 LIFETIMES = [1, 2, 4, 6]
 
 
-def orders(size: Any, num_replicas: int, lifetime: int, **options: Any) -> list[EpochOrder]:
-    """One order for each rank."""
-    policy = ReusePolicy(lifetime, options.pop("seed", SEED))
-    return [
-        EpochOrder(policy=policy, size=size, num_replicas=num_replicas, rank=rank, **options)
-        for rank in range(num_replicas)
-    ]
-
-
-def whole(order: EpochOrder, epoch: int) -> list[int]:
-    return order.index(np.arange(order.length(epoch)), epoch).tolist()
-
-
-def real(order: EpochOrder, epoch: int) -> list[int]:
-    return whole(order, epoch)[: order.num_real(epoch)]
+orders = partial(rank_orders.orders, seed=SEED)
 
 
 def size_at(size: Any, epoch: int) -> int:

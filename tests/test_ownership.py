@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+import rank_orders
+from rank_orders import real, whole
 
 from reuseloader import FOREVER
 from reuseloader.order import EpochOrder
@@ -20,21 +23,7 @@ LIFETIMES = [1, 2, 3, 4, 7]
 CASES = list(itertools.product(SIZES, RANKS, LIFETIMES))
 
 
-def orders(size: int, num_replicas: int, lifetime: int, **options: Any) -> list[EpochOrder]:
-    """One order for each rank."""
-    policy = ReusePolicy(lifetime, options.pop("seed", SEED))
-    return [
-        EpochOrder(policy=policy, size=size, num_replicas=num_replicas, rank=rank, **options)
-        for rank in range(num_replicas)
-    ]
-
-
-def whole(order: EpochOrder, epoch: int) -> list[int]:
-    return order.index(np.arange(order.length(epoch)), epoch).tolist()
-
-
-def real(order: EpochOrder, epoch: int) -> list[int]:
-    return whole(order, epoch)[: order.num_real(epoch)]
+orders = partial(rank_orders.orders, seed=SEED)
 
 
 def generation(index: int, epoch: int, lifetime: int) -> int:
