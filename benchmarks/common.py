@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import resource
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -104,3 +105,21 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 def one_thread() -> None:
     """Give this process one thread, as DataLoader gives its workers."""
     torch.set_num_threads(1)
+
+
+def keep(path: Path, kept: dict[str, Any]) -> None:
+    """Write down what was measured, with the load after it."""
+    kept["environment"]["load after"] = f"{os.getloadavg()[0]:.1f}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(kept, indent=1))
+
+
+def show(path: Path, report: Callable[[Any], str], plot: Callable[[Any, Path], None]) -> None:
+    """Print what was kept, and draw it beside the file."""
+    kept = json.loads(path.read_text())
+    print(report(kept["results"]))
+    print("\n" + "; ".join(f"{key}: {value}" for key, value in kept["environment"].items()))
+    try:
+        plot(kept["results"], path.with_suffix(".png"))
+    except ImportError as error:
+        print(f"no picture: {error}")

@@ -11,8 +11,6 @@ in one process: what is measured is the time that the work takes, not how worker
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
 import tempfile
 import time
@@ -20,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import environment, one_thread, table
+from common import environment, keep, one_thread, show, table
 
 from reuseloader import FOREVER, ReuseDataLoader, ReuseKey, load_tensors, save_tensors
 
@@ -167,16 +165,8 @@ def main() -> None:
         kept = {"environment": environment() | {"n": f"{args.repeats} generations"}}
         with tempfile.TemporaryDirectory(dir=args.folder) as folder:
             kept["results"] = measure(args, Path(folder))
-        kept["environment"]["load after"] = f"{os.getloadavg()[0]:.1f}"
-        args.output.parent.mkdir(parents=True, exist_ok=True)
-        args.output.write_text(json.dumps(kept, indent=1))
-    kept = json.loads(args.output.read_text())
-    print(report(kept["results"]))
-    print("\n" + "; ".join(f"{key}: {value}" for key, value in kept["environment"].items()))
-    try:
-        plot(kept["results"], args.output.with_suffix(".png"))
-    except ImportError as error:
-        print(f"no picture: {error}")
+        keep(args.output, kept)
+    show(args.output, report, plot)
 
 
 if __name__ == "__main__":

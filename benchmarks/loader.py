@@ -12,8 +12,6 @@ of all processes together is what stays when other programs take turns on the co
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import shutil
 import statistics
 import tempfile
@@ -23,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import alternate, environment, one_thread, processor_s, ratio, table
+from common import alternate, environment, keep, one_thread, processor_s, ratio, show, table
 from peers import PEERS, Samples
 
 HERE = Path(__file__).parent
@@ -146,16 +144,12 @@ def main() -> None:
                 case = f"{size}, {num_workers} workers"
                 kept["results"][case] = values = measure(size, num_workers, args)
                 print(f"{report({case: values}, RATE)}\n", flush=True)
-        kept["environment"]["load after"] = f"{os.getloadavg()[0]:.1f}"
-        args.output.parent.mkdir(parents=True, exist_ok=True)
-        args.output.write_text(json.dumps(kept, indent=1))
-    kept = json.loads(args.output.read_text())
-    print(report(kept["results"], RATE), report(kept["results"], PROCESSOR), sep="\n\n")
-    print("\n" + "; ".join(f"{key}: {value}" for key, value in kept["environment"].items()))
-    try:
-        plot(kept["results"], args.output.with_suffix(".png"))
-    except ImportError as error:
-        print(f"no picture: {error}")
+        keep(args.output, kept)
+    show(
+        args.output,
+        lambda results: f"{report(results, RATE)}\n\n{report(results, PROCESSOR)}",
+        plot,
+    )
 
 
 if __name__ == "__main__":

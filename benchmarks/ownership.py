@@ -17,8 +17,6 @@ lies in its folder. Of each generation the first use is a build, so the limit is
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
 import time
 from collections.abc import Callable
@@ -27,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import environment, one_thread, table
+from common import environment, keep, one_thread, show, table
 from torch.utils.data import DistributedSampler
 
 from reuseloader import EpochOrder, ReusePolicy
@@ -213,16 +211,8 @@ def main() -> None:
     if not args.plot:
         one_thread()
         kept = {"environment": environment(), "results": measure(args.sampled)}
-        kept["environment"]["load after"] = f"{os.getloadavg()[0]:.1f}"
-        args.output.parent.mkdir(parents=True, exist_ok=True)
-        args.output.write_text(json.dumps(kept, indent=1))
-    kept = json.loads(args.output.read_text())
-    print(report(kept["results"]))
-    print("\n" + "; ".join(f"{key}: {value}" for key, value in kept["environment"].items()))
-    try:
-        plot(kept["results"], args.output.with_suffix(".png"))
-    except ImportError as error:
-        print(f"no picture: {error}")
+        keep(args.output, kept)
+    show(args.output, report, plot)
 
 
 if __name__ == "__main__":
