@@ -4,7 +4,7 @@ RUN := $(VENV)/bin/python
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all check bench bounds clean
+.PHONY: help setup train sweep test test-all check bench bounds clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,6 +19,9 @@ $(VENV)/.done: pyproject.toml
 
 train: setup  ## Train: make train ARGS="lifetime=4"
 	$(RUN) train.py lifetime=2 seed=42 $(ARGS)
+
+sweep: setup  ## Compare lifetimes: accuracy, time, and which one to choose
+	$(RUN) train.py experiment=lifetime_sweep $(ARGS)
 
 test: setup  ## Run the tests, without the slow ones
 	$(RUN) -m pytest $(ARGS)

@@ -211,7 +211,7 @@ def _run_sweep(main: Callable[[], Any], line: list[str], sweep: Path) -> None:
         text = f"error: job {one.job} ({' '.join(one.overrides)}) failed: {one.error}"
         print(text, file=sys.stderr)
     if failed:
-        print(f"to run what is missing: {_again(line, sweep)}", file=sys.stderr)
+        print(f"to run what is missing: {again(line, sweep)}", file=sys.stderr)
         sys.exit(1)
 
 
@@ -223,18 +223,18 @@ def after_sweep(sweep: Path) -> None:
 
 def _how_to_go_on(run: Path | None, line: list[str], sweep: Path | None) -> str:
     if sweep is not None:
-        return f"; to go on: {_again(line, sweep)}"
+        return f"; to go on: {again(line, sweep)}"
     if run is not None:
         return f"; to go on: {command_name()} train.py {shlex.quote(f'resume={_short(run)}')}"
     return ""
 
 
-def _again(line: list[str], sweep: Path) -> str:
+def again(line: list[str], sweep: Path, key: str = "hydra.sweep.dir") -> str:
     """Return the command that runs what of a sweep is not done."""
-    words = [word for word in line if not word.startswith("hydra.sweep.dir=")]
+    words = [word for word in line if not word.startswith(f"{key}=")]
     folder = str(_short(sweep))
     plain = re.fullmatch(r"[\w./-]+", folder) is not None
-    words.append(f"hydra.sweep.dir={folder if plain else quoted(folder)}")
+    words.append(f"{key}={folder if plain else quoted(folder)}")
     return f"python train.py {shlex.join(words)}"
 
 

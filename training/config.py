@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
+from types import UnionType
 from typing import Any, Final, get_origin, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
@@ -13,7 +14,7 @@ from omegaconf.errors import ValidationError as OmegaConfValidationError
 
 from training.checks import ConfigError, check, check_minimum
 from training.data.folders import class_names
-from training.options import ReportConfig, TrackerConfig, TrainerConfig
+from training.options import ReportConfig, SweepConfig, TrackerConfig, TrainerConfig
 from training.sections import (
     AugmentConfig,
     CacheConfig,
@@ -71,6 +72,7 @@ class Config:
     tracker: TrackerConfig
     checkpoint: CheckpointConfig
     report: ReportConfig
+    sweep: SweepConfig
     schedule_end: int | None = None
     resume: str | None = None
     replay: str | None = None
@@ -247,6 +249,8 @@ def _rule(key: str, hint: Any, value: Any) -> str:
         return "rows by first epoch, like {0: {magnitude: 0.3}, 4: {magnitude: 1.0}}"
     if key.endswith("]"):
         return "a number"
+    if get_origin(hint) is UnionType:
+        return "null or a list of integers, like [1,2,4]"
     if hint == Node and isinstance(value, str):
         return f"a mapping, like {key}._target_={value}"
     if is_dataclass(hint):

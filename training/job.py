@@ -20,6 +20,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from training.command import USER_ERRORS, read, typed
 from training.explain import explain
+from training.launch import refuse_lifetimes
+from training.lifetime_sweep.driver import is_asked_for, sweep_lifetimes
 from training.redaction import Redaction, referred
 from training.resolved import config_digest
 from training.signals import Interrupted
@@ -47,7 +49,7 @@ def job(main: Main) -> Main:
     def run_one(composed: DictConfig) -> float:
         if HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN:
             return _run_job(main, composed)
-        return main(composed)
+        return sweep_lifetimes(composed) if is_asked_for(composed) else main(composed)
 
     return run_one
 
@@ -59,6 +61,7 @@ def _run_job(main: Main, composed: DictConfig) -> float:
     name = f"job {hydra.job.num} ({' '.join(overrides)})"
     forget_failure(own.parent, str(hydra.job.num))
     try:
+        refuse_lifetimes(composed)
         config, record = read(composed, hydra)
         digest = config_digest(record.config)
         if (done := find_done(own, digest)) is not None:

@@ -60,6 +60,7 @@ def launch(given: argparse.Namespace) -> tuple[argparse.Namespace, Path]:
     overrides = OverridesParser.create().parse_overrides(given.overrides)
     shared = [o.input_line for o in overrides if not o.is_sweep_override() and o.input_line]
     composed = _compose(given, shared)
+    refuse_lifetimes(composed)
     for kind in ("launcher", "sweeper"):
         _check_installed(composed, kind)
     choices = composed.hydra.runtime.choices
@@ -71,22 +72,36 @@ def launch(given: argparse.Namespace) -> tuple[argparse.Namespace, Path]:
     HydraConfig.instance().set_config(composed)
     sweep = Path(str(composed.hydra.sweep.dir)).absolute()
     HydraConfig.instance().cfg = None
-    given.config_path = str(start(sweep, _conf(given)))
+    given.config_path = str(start(sweep, conf_of(given)))
     given.overrides.append(f"hydra.sweep.dir={quoted(sweep)}")
     return given, sweep
 
 
-def _conf(given: argparse.Namespace) -> Path:
+def refuse_lifetimes(composed: DictConfig) -> None:
+    """Make sure that the jobs of a sweep by -m are no sweeps over lifetimes themselves.
+
+    Raises:
+        ConfigError: they are.
+    """
+    if OmegaConf.select(composed, "sweep.lifetimes") is not None:
+        raise ConfigError(
+            "sweep must be none with -m: of python train.py -m lifetime=1,2 and "
+            "python train.py sweep=lifetimes each is a sweep of its own"
+        )
+
+
+def conf_of(given: argparse.Namespace) -> Path:
+    """Return the folder of the files that a command is composed from."""
     return PROJECT / (given.config_path or CONF)  # as Hydra does, relative to train.py
 
 
 def _compose(given: argparse.Namespace, overrides: list[str]) -> DictConfig:
-    if not _conf(given).is_dir():
+    if not conf_of(given).is_dir():
         raise ConfigError(f"--config-path must be a folder, but got {given.config_path}")
     if given.config_dir is not None:
         folder = Path(given.config_dir).absolute()
         overrides = [*overrides, f"hydra.searchpath=[{quoted(f'file://{folder}')}]"]
-    with initialize_config_dir(str(_conf(given)), version_base="1.3"):
+    with initialize_config_dir(str(conf_of(given)), version_base="1.3"):
         return compose(given.config_name or "config", overrides, return_hydra_config=True)
 
 

@@ -83,3 +83,28 @@ class ReportConfig:
         target = self.target
         fits = target is None or 0 < target <= 1
         check("report.target", target, fits, "null or a fraction above 0 and up to 1")
+
+
+EQUAL = ("epochs", "wall_time")
+"""What the runs of a sweep over lifetimes may have in common."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepConfig:
+    """Which lifetimes are compared, each in processes of its own; `lifetimes` None is one run."""
+
+    lifetimes: list[int] | None = None
+    seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
+    equal: list[str] = field(default_factory=lambda: list(EQUAL))
+    fresh: bool = True
+
+    def __post_init__(self) -> None:
+        if self.lifetimes is not None:
+            lifetimes = self.lifetimes
+            several = len(set(lifetimes)) == len(lifetimes) > 1 and min(lifetimes) >= 1
+            rule = "null or several positive integers, each once"
+            check("sweep.lifetimes", lifetimes, several, rule)
+        seeds, equal = self.seeds, self.equal
+        check("sweep.seeds", seeds, 0 < len(seeds) == len(set(seeds)), "integers, each once")
+        known = equal in (["epochs"], list(EQUAL), list(reversed(EQUAL)))
+        check("sweep.equal", equal, known, "[epochs] or [epochs,wall_time]")

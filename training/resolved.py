@@ -13,8 +13,8 @@ from omegaconf.resolvers import oc
 
 from training.config import ConfigError
 
-NOT_OF_THE_RUN = ("hydra", "resume", "replay")
-"""Keys of a recorded config that say where a run lies, and not what it does."""
+NOT_OF_THE_RUN = ("hydra", "resume", "replay", "sweep")
+"""Keys of a recorded config that say where a run lies or why, and not what it does."""
 
 _MARK = "\0"
 _OTHER_RESOLVER = re.compile(r"\$\{(?!oc\.env:)[\w.]+:")

@@ -114,14 +114,14 @@ def place(own: Path, config: str, overrides: list[str]) -> tuple[Path, bool]:
         same = status.get("config") == config
         if not same and _overrides(folder) != overrides:
             continue
-        if _is_alive(status):
+        if is_alive(status):
             raise ConfigError(
                 f"hydra.sweep.dir must be used by one sweep at a time, but process "
                 f"{status['pid']} is at work in {folder}"
             )
         if same and status["status"] in ("interrupted", "running") and _can_go_on(folder):
             return folder, True
-        _put_aside(folder)
+        put_aside(folder)
     return free(own), False
 
 
@@ -172,7 +172,8 @@ def _can_go_on(folder: Path) -> bool:
     return any((folder / "checkpoints").glob("*.pt"))
 
 
-def _is_alive(status: dict[str, Any]) -> bool:
+def is_alive(status: dict[str, Any]) -> bool:
+    """Say whether the process that wrote a run's status is at work in it, as another one."""
     if status["status"] != "running" or status.get("host") != platform.node():
         return False
     try:
@@ -182,7 +183,8 @@ def _is_alive(status: dict[str, Any]) -> bool:
     return status["pid"] != os.getpid()
 
 
-def _put_aside(folder: Path) -> None:
+def put_aside(folder: Path) -> None:
+    """Move a run out of the way of another one; nothing of it is lost."""
     earlier = folder.parent / _EARLIER
     earlier.mkdir(parents=True, exist_ok=True)
     number = 1

@@ -75,6 +75,9 @@ def read_sweep(folder: Path, target: float | None = None) -> Sweep:
     if not places:
         raise ConfigError(f"{folder} must be the folder of a run or of a sweep, but it holds none")
     found = {place.relative_to(folder).as_posix(): _read(place) for place in places}
+    for job in plan:
+        if job.get("error") and isinstance(found[job["folder"]], str):
+            found[job["folder"]] = job["error"]  # which says more than that there is no record
     sections: dict[str, dict[str, list[History]]] = {}
     for job in plan or _plan_of(found):
         history = found[job["folder"]]

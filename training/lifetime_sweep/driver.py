@@ -1,0 +1,121 @@
+"""The command of a sweep over lifetimes: checks it, runs it, and ends with its report."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import sys
+from argparse import Namespace
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from training.arguments import parse
+from training.command import after_sweep, again, read
+from training.config import Config, ConfigError
+from training.distributed import ranks
+from training.launch import conf_of
+from training.lifetime_sweep.book import Book
+from training.lifetime_sweep.process import FreshProcesses
+from training.lifetime_sweep.serial import Serial
+from training.options import SweepConfig
+from training.signals import Interrupted
+from training.sweeps import start
+
+
+def is_asked_for(composed: DictConfig) -> bool:
+    """Say whether a command asks for a sweep over lifetimes."""
+    sweep = composed.get("sweep")
+    return isinstance(sweep, DictConfig) and sweep.get("lifetimes") is not None
+
+
+def sweep_lifetimes(composed: DictConfig) -> float:
+    """Run the sweep that a config asks for; end with exit code 1 where a run of it failed.
+
+    Raises:
+        ConfigError: it cannot begin.
+    """
+    folder = Path(HydraConfig.get().runtime.output_dir).absolute()
+    given = parse(sys.argv[1:])
+    try:
+        book, cache = _begin(folder, composed, given)
+    except Exception:
+        with suppress(OSError):  # an empty folder is left where the sweep did not begin
+            folder.rmdir()
+        raise
+    go_on = again(sys.argv[1:], folder, "hydra.run.dir")
+    try:
+        with FreshProcesses() as run:
+            Serial(book=book, arguments=_shared(folder, given), run=run, cache=cache)()
+    except Interrupted as error:
+        print(f"stopped by {error}; to go on: {go_on}", file=sys.stderr)
+        sys.exit(128 + error.signum)
+    finally:
+        after_sweep(folder)
+    for name, error in book.errors.items():
+        print(f"error: {name} failed: {error}", file=sys.stderr)
+    if book.errors:
+        print(f"to run what is missing: {go_on}", file=sys.stderr)
+        sys.exit(1)
+    return math.nan
+
+
+def _begin(folder: Path, composed: DictConfig, given: Namespace) -> tuple[Book, Path | None]:
+    config, record = read(composed, HydraConfig.get())
+    _check(config, given.overrides)
+    command = f"python train.py {shlex.join(given.overrides)}"
+    book = Book(folder=folder, sweep=_sweep_of(config), command=command)
+    book.open(record.config)
+    shared = config.cache.directory
+    return book, None if shared is None else Path(shared).absolute()
+
+
+def _check(config: Config, overrides: list[str]) -> None:
+    """Refuse what a run may have and a sweep may not.
+
+    Raises:
+        ConfigError: names it.
+    """
+    if not ranks().is_single:
+        raise ConfigError("sweep must be none under torchrun: its runs are single processes")
+    for name, value in (
+        *(("resume", config.resume), ("replay", config.replay)),
+        ("trainer.evaluate", config.trainer.evaluate),
+    ):
+        if value is not None:
+            raise ConfigError(f"{name} must be null in a sweep, but got {name}={value}")
+    for word in overrides:
+        name, _, value = word.lstrip("+").partition("=")
+        if name in ("lifetime", "seed"):
+            raise ConfigError(
+                f"{name} must be left to sweep.{name}s in a sweep, but got {name}={value}"
+            )
+
+
+def _sweep_of(config: Config) -> SweepConfig:
+    """Return which runs there are: few where it is only to be seen that everything works."""
+    sweep = config.sweep
+    if config.trainer.fast_dev_run:
+        few = sorted(sweep.lifetimes or [])[:2]
+        sweep = replace(sweep, lifetimes=few, seeds=sweep.seeds[:1])
+    has_fresh = bool(config.augment.fresh) and not config.augment.store_all
+    return sweep if has_fresh else replace(sweep, fresh=False)
+
+
+def _shared(folder: Path, given: Namespace) -> list[str]:
+    """Return what all runs have in common: what was typed, without what is about the sweep."""
+    options = [f"--config-path={start(folder, conf_of(given))}"]
+    for name in ("config_name", "config_dir"):
+        if (value := getattr(given, name)) is not None:
+            options.append(f"--{name.replace('_', '-')}={value}")
+    words = [
+        word
+        for word in given.overrides
+        if word.lstrip("+~").partition("=")[0].partition(".")[0] != "sweep"
+        and not word.startswith("hydra.run.dir=")
+    ]
+    chosen = ["sweep=none"] if "sweep" in HydraConfig.get().runtime.choices else []
+    return [*options, *words, *chosen, "sweep.lifetimes=null"]
