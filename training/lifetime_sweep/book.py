@@ -15,6 +15,7 @@ from training.checks import ConfigError
 from training.lifetime_sweep.plan import (
     SECTIONS,
     Job,
+    about,
     epochs_in,
     first_jobs,
     sections_of,
@@ -88,7 +89,12 @@ class Book:
         entries = [(kind, job) for job in self.jobs() for kind in sections_of(job, self.sweep)]
         entries.sort(key=lambda entry: list(SECTIONS).index(entry[0]))
         jobs = [self._entry(kind, job) for kind, job in entries]
-        plan = {"command": self.command, "epochs": self.epochs, "jobs": jobs}
+        plan = {
+            "command": self.command,
+            "epochs": self.epochs,
+            "notes": about(self.sweep),
+            "jobs": jobs,
+        }
         temporary = self.folder / f"{PLAN}.tmp"
         temporary.write_text(json.dumps(plan, indent=2) + "\n", encoding="utf-8")
         temporary.replace(self.folder / PLAN)

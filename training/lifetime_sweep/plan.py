@@ -18,6 +18,17 @@ SECTIONS = {
 }
 """What is compared -> its name in the report; `stored` is at equal epochs as well."""
 
+ABOUT = {
+    "epochs": "Every run is a process of its own with an empty cache, one after the other, in an "
+    "order that is rotated from seed to seed.",
+    "wall_time": "As many epochs as take the time of {base}, warm-up left out: chosen before these "
+    "runs from the first and the median later epoch of those above. The schedule spans them. "
+    "{base} is the same runs as above.",
+    "stored": "At equal epochs; the cheap transforms, which are otherwise drawn anew at each use, "
+    "run once a generation as well (augment.store_all=true). {same}",
+}
+"""What the runs of a section are, for the report."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -105,6 +116,16 @@ def sections_of(job: Job, sweep: SweepConfig) -> list[str]:
     if job.kind == "epochs" and job.lifetime == 1 and sweep.fresh:
         kinds.append("stored")
     return kinds
+
+
+def about(sweep: SweepConfig) -> dict[str, str]:
+    """Return what the runs of each section are, by its name in the report."""
+    base = shortest(sweep)
+    same = "At lifetime=1 that is the same, so that its runs are those above." if base == 1 else ""
+    return {
+        SECTIONS[kind]: text.format(base=f"lifetime={base}", same=same).strip()
+        for kind, text in ABOUT.items()
+    }
 
 
 def epochs_in(total_s: float, epochs_s: Sequence[Sequence[float]]) -> int:

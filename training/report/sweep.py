@@ -6,7 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,8 @@ class Sweep:
         doubts: why the times are not compared; empty where they are.
         notes: what else should be known of the times.
         is_wanted: whether the runs ask for a report at the end of the sweep.
+        command: that was typed for the sweep; empty where it is not known.
+        about: section -> what its runs are.
     """
 
     folder: Path
@@ -47,6 +49,8 @@ class Sweep:
     doubts: list[str]
     notes: list[str]
     is_wanted: bool = True
+    command: str = ""
+    about: dict[str, str] = field(default_factory=dict)
 
     @property
     def first(self) -> list[Setting]:
@@ -57,6 +61,12 @@ class Sweep:
     def baseline(self) -> Setting | None:
         """The setting of the shortest lifetime, of several the one with the best accuracy."""
         return baseline_of(self.first)
+
+    @property
+    def is_trial(self) -> bool:
+        """Whether the runs were only to show that everything works."""
+        runs = [run for setting in self.first for run in setting.runs]
+        return any((run.config.get("trainer") or {}).get("fast_dev_run") for run in runs)
 
 
 def read_sweep(folder: Path, target: float | None = None) -> Sweep:
@@ -70,7 +80,8 @@ def read_sweep(folder: Path, target: float | None = None) -> Sweep:
     Raises:
         ConfigError: there is no run in the folder, or its plan cannot be read.
     """
-    plan = _read_plan(folder)
+    written = _read_plan(folder)
+    plan = written["jobs"]
     places = [folder / job["folder"] for job in plan] or list(_run_folders(folder))
     if not places:
         raise ConfigError(f"{folder} must be the folder of a run or of a sweep, but it holds none")
@@ -99,6 +110,8 @@ def read_sweep(folder: Path, target: float | None = None) -> Sweep:
         doubts=doubts(compared),
         notes=_notes(compared),
         is_wanted=any(_wants_report(history) for history in found.values()),
+        command=written["command"],
+        about=written["notes"],
     )
 
 
@@ -142,15 +155,15 @@ def _target(target: float | None, baseline: Setting | None) -> tuple[float, str]
     return TARGET_SHARE * baseline.best_accuracy.mean, share
 
 
-def _read_plan(folder: Path) -> list[dict[str, Any]]:
+def _read_plan(folder: Path) -> dict[str, Any]:
     file = folder / PLAN
     if not file.exists():
-        return []
+        return {"jobs": [], "command": "", "notes": {}}
     try:
-        jobs: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))["jobs"]
+        plan = json.loads(file.read_text(encoding="utf-8"))
+        return {"command": "", "notes": {}, **plan, "jobs": plan["jobs"]}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{file} cannot be read: {' '.join(str(error).split())}") from error
-    return jobs
 
 
 def _run_folders(folder: Path) -> Iterator[Path]:

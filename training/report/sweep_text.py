@@ -19,15 +19,18 @@ def describe_sweep(sweep: Sweep, picture: str | None) -> str:
     parts = [f"# {sweep.folder.name}", f"**{verdict(sweep)}**"]
     if picture is not None:
         parts.append(f"![accuracy over time and over epochs, by setting]({picture})")
+    if len(sweep.sections) > 1:
+        parts += ["## Accuracy in the end", _accuracy_table(sweep)]
     for name, settings in sweep.sections.items():
         parts += [f"## {capital(name) or 'Side by side'}", _settings_table(sweep, settings)]
+        parts += [sweep.about[name]] if name in sweep.about else []
     parts += _legend(sweep)
     if sweep.unfinished:
         rows = [(f"`{job}`", how) for job, how in sweep.unfinished]
         parts += ["## Not compared", table(("job", "ended"), rows)]
     histories = [run for group in sweep.sections.values() for one in group for run in one.runs]
     if histories:
-        parts += ["## How it was made", _making(histories)]
+        parts += ["## How it was made", _making(sweep, histories)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -59,6 +62,17 @@ def _settings_table(sweep: Sweep, settings: list[Setting]) -> str:
     return table(head, rows)
 
 
+def _accuracy_table(sweep: Sweep) -> str:
+    """Return the accuracies of all sections beside each other, a row for each setting's name."""
+    names = {setting.name: 0 for group in sweep.sections.values() for setting in group}
+    rows = []
+    for name in names:
+        found = [{s.name: s for s in group}.get(name) for group in sweep.sections.values()]
+        cells = ["-" if s is None else with_range(s.last_accuracy) for s in found]
+        rows.append([f"`{name}`", *cells])
+    return table(["setting", *sweep.sections], rows)
+
+
 def _reached(times: Spread) -> str:
     if not times.values:
         return "not reached"
@@ -85,13 +99,14 @@ def _legend(sweep: Sweep) -> list[str]:
     return [" ".join([*said, *sweep.notes])]
 
 
-def _making(histories: list[History]) -> str:
+def _making(sweep: Sweep, histories: list[History]) -> str:
     first = histories[0]
     cpu, packages = first.environment.get("cpu", {}), first.environment.get("packages", {})
     commits = {(h.environment.get("git") or {}).get("commit") or "unknown" for h in histories}
     common = [t for t in first.overrides if all(t in h.overrides for h in histories)]
+    typed = ("typed for all", f"`{' '.join(common)}`" if common else "nothing")
     rows = [
-        ("typed for all", f"`{' '.join(common)}`" if common else "nothing"),
+        ("command", f"`{sweep.command}`") if sweep.command else typed,
         ("CPU", f"{cpu.get('model', 'unknown')}, {cpu.get('num_cores', '?')} cores"),
         ("GPU", ", ".join(first.environment.get("gpu", [])) or "none"),
         ("torch", packages.get("torch", "unknown")),

@@ -13,12 +13,16 @@ ONE_SEED_LOSS = 0.005
 
 WORTH_IT = 1.05  # times as fast; less is within what one machine differs by from hour to hour
 
+FEW_SEEDS = 3  # of fewer the range says little
+
 
 def verdict(sweep: Sweep) -> str:
     """Return in a sentence or two which setting to choose, and why."""
     baseline = sweep.baseline
     if baseline is None:
         return "No job that ended was evaluated." if sweep.first else "No job ended."
+    if sweep.is_trial:
+        return "A trial of one batch a job: it works, and compares nothing."
     if len({setting.lifetime for setting in sweep.first}) < 2:
         return _best_setting(sweep)
     kept = [setting for setting in sweep.first if keeps_accuracy(setting, baseline)]
@@ -31,21 +35,24 @@ def verdict(sweep: Sweep) -> str:
     reached = [s for s in kept if s.time_to(sweep.target).is_complete]
     if not reached:
         return f"No setting reached {percent(sweep.target)} with every seed."
-    chosen = min(reached, key=lambda s: s.time_to(sweep.target).mean)
-    if baseline in reached and gain(sweep, chosen) < WORTH_IT:
-        chosen = baseline
-    return " ".join([_choice(sweep, baseline, chosen), *_further(sweep, chosen)])
+    fastest_s = min(s.time_to(sweep.target).mean for s in reached)
+    enough = [s for s in reached if s.time_to(sweep.target).mean <= WORTH_IT * fastest_s]
+    chosen = baseline if baseline in enough else min(enough, key=lambda s: s.lifetime)
+    said = [_choice(sweep, baseline, chosen), _certainty(sweep, baseline, chosen)]
+    return " ".join([*filter(None, said), *_further(sweep, chosen)])
 
 
 def keeps_accuracy(setting: Setting, baseline: Setting) -> bool:
     """Say whether the seeds of two settings reach into each other, or the first is the better."""
     ours, theirs = setting.last_accuracy, baseline.last_accuracy
-    if not ours.values:
-        return False
-    scatter = ours.half_range + theirs.half_range
+    return bool(ours.values) and ours.mean + _scatter(ours, theirs) >= theirs.mean
+
+
+def _scatter(ours: Spread, theirs: Spread) -> float:
+    """Return how far two means may lie apart for the ranges of the seeds to touch."""
     if min(len(ours.values), len(theirs.values)) == 1:
-        scatter = ONE_SEED_LOSS
-    return ours.mean + scatter >= theirs.mean
+        return ONE_SEED_LOSS
+    return ours.half_range + theirs.half_range
 
 
 def _best_setting(sweep: Sweep) -> str:
@@ -83,6 +90,22 @@ def _choice(sweep: Sweep, baseline: Setting, chosen: Setting) -> str:
     )
 
 
+def _certainty(sweep: Sweep, baseline: Setting, chosen: Setting) -> str:
+    """Say what of a choice may be chance; of one seed the choice itself says it."""
+    ours, theirs = chosen.last_accuracy, baseline.last_accuracy
+    num_seeds = min(len(ours.values), len(theirs.values))
+    if chosen is baseline or num_seeds < 2:
+        return ""
+    within = abs(ours.mean - theirs.mean) <= _scatter(ours, theirs)
+    said = f"The accuracies differ by {'less' if within else 'more'} than the seeds scatter"
+    quick, slow = chosen.time_to(sweep.target).values, baseline.time_to(sweep.target).values
+    if slow and max(quick) >= min(slow):
+        said += ", and the times of some seeds lie the other way round"
+    if num_seeds < FEW_SEEDS:
+        said += f"; {num_seeds} seeds say little"
+    return f"{said}."
+
+
 def _unknown_scatter(setting: Setting) -> str:
     return ", so that its scatter is not known" if len(setting.runs) == 1 else ""
 
@@ -99,8 +122,13 @@ def _further(sweep: Sweep, chosen: Setting) -> list[str]:
     others = []
     for name, settings in list(sweep.sections.items())[1:]:
         same = next((s for s in settings if s.lifetime == chosen.lifetime), None)
-        if same is not None and same.last_accuracy.values:
+        if same is None or not same.last_accuracy.values:
+            continue
+        best = max(settings, key=lambda s: s.last_accuracy.mean if s.last_accuracy.values else 0)
+        if same.runs != chosen.runs:
             others.append(f"{name} it ends at {with_range(same.last_accuracy)}")
+        elif not keeps_accuracy(same, best):
+            others.append(f"{name} {best.name} ends higher, at {with_range(best.last_accuracy)}")
     return [*said, *([f"{capital(', '.join(others))}."] if others else [])]
 
 
