@@ -204,6 +204,7 @@ def test_each_run_gets_an_empty_cache_of_its_own_that_is_removed(tmp_path: Path)
         assert list(cache.iterdir()) == []
         (cache / "0.pt").touch()
         found.append(cache)
+        console.touch()
         return 1
 
     book = book_of(tmp_path / "sweep", equal=["epochs"], fresh=False)

@@ -133,7 +133,7 @@ MISTAKES = {
     ("sweep.lifetimes=3",): "sweep.lifetimes must be null or a list of integers, like [1,2,4], but",
     ("sweep.lifetimes=[1,x]",): "sweep.lifetimes[1] must be a number, but got",
     (*TINY, "sweep.equal=[time]"): "sweep.equal must be [epochs] or [epochs,wall_time], but got",
-    ("sweep=none", "sweep.seed=[1]"): "sweep.seed is not a key of the config; did you mean sweep.s",
+    ("sweep.lifetims=[1]",): "sweep.lifetims is not a key of the config; did you mean sweep.li",
     (
         *TINY,
         "lifetime=2",

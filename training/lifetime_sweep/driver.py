@@ -14,7 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from training.arguments import parse
-from training.command import after_sweep, again, read
+from training.command import USER_ERRORS, after_sweep, again, fail, read
 from training.config import Config, ConfigError
 from training.distributed import ranks
 from training.launch import conf_of
@@ -33,44 +33,47 @@ def is_asked_for(composed: DictConfig) -> bool:
 
 
 def sweep_lifetimes(composed: DictConfig) -> float:
-    """Run the sweep that a config asks for; end with exit code 1 where a run of it failed.
-
-    Raises:
-        ConfigError: it cannot begin.
-    """
+    """Run the sweep that a config asks for; end with exit code 1 where a run of it failed."""
     folder = Path(HydraConfig.get().runtime.output_dir).absolute()
-    given = parse(sys.argv[1:])
     try:
-        book, cache = _begin(folder, composed, given)
-    except Exception:
+        errors = _sweep(folder, composed)
+    except Exception as error:
         with suppress(OSError):  # an empty folder is left where the sweep did not begin
             folder.rmdir()
+        if isinstance(error, USER_ERRORS):
+            fail(error)
         raise
-    go_on = again(sys.argv[1:], folder, "hydra.run.dir")
-    try:
-        with FreshProcesses() as run:
-            Serial(book=book, arguments=_shared(folder, given), run=run, cache=cache)()
-    except Interrupted as error:
-        print(f"stopped by {error}; to go on: {go_on}", file=sys.stderr)
-        sys.exit(128 + error.signum)
-    finally:
-        after_sweep(folder)
-    for name, error in book.errors.items():
-        print(f"error: {name} failed: {error}", file=sys.stderr)
-    if book.errors:
-        print(f"to run what is missing: {go_on}", file=sys.stderr)
+    for name, text in errors.items():
+        print(f"error: {name} failed: {text}", file=sys.stderr)
+    if errors:
+        print(f"to run what is missing: {_to_go_on(folder)}", file=sys.stderr)
         sys.exit(1)
     return math.nan
 
 
-def _begin(folder: Path, composed: DictConfig, given: Namespace) -> tuple[Book, Path | None]:
+def _sweep(folder: Path, composed: DictConfig) -> dict[str, str]:
+    """Run what is missing; return which runs failed, and why."""
+    given = parse(sys.argv[1:])
     config, record = read(composed, HydraConfig.get())
     _check(config, given.overrides)
     command = f"python train.py {shlex.join(given.overrides)}"
     book = Book(folder=folder, sweep=_sweep_of(config), command=command)
     book.open(record.config)
-    shared = config.cache.directory
-    return book, None if shared is None else Path(shared).absolute()
+    shared, cache = _shared(folder, given), config.cache.directory
+    try:
+        with FreshProcesses() as run:
+            place = None if cache is None else Path(cache).absolute()
+            Serial(book=book, arguments=shared, run=run, cache=place)()
+    except Interrupted as error:
+        print(f"stopped by {error}; to go on: {_to_go_on(folder)}", file=sys.stderr)
+        sys.exit(128 + error.signum)
+    finally:
+        after_sweep(folder)
+    return book.errors
+
+
+def _to_go_on(folder: Path) -> str:
+    return again(sys.argv[1:], folder, "hydra.run.dir")
 
 
 def _check(config: Config, overrides: list[str]) -> None:

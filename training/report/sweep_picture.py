@@ -40,8 +40,13 @@ def draw_sweep(sweep: Sweep, path: Path) -> None:
     panels = _panels(sweep, settings)
     num_rows = math.ceil(len(panels) / 2)
     names_height = 0.17 * math.ceil((len(settings) + 1) / _num_columns(settings))
-    heights = [3.6 + names_height, num_rows * (0.75 + 0.25 * len(settings)) + 0.3]  # inches
-    title = textwrap.fill(verdict(sweep).replace(" %", "\N{NO-BREAK SPACE}%"), 125)
+    line_height = 0.25 if len(sweep.sections) == 1 else 0.09 + 0.17 * len(sweep.sections)
+    lower_height = num_rows * (0.75 + line_height * len(settings)) + 0.3
+    heights = [3.6 + names_height, lower_height]  # inches
+    text = verdict(sweep)
+    for together in (" %", " ± "):
+        text = text.replace(together, together.replace(" ", "\N{NO-BREAK SPACE}"))
+    title = textwrap.fill(text, 125)
     with drawing(10, sum(heights) + 0.2 * title.count("\n") + 0.3) as figure:
         upper, lower = figure.subfigures(2, 1, height_ratios=heights)
         _draw_curves(upper, sweep, settings)
@@ -85,8 +90,9 @@ def curve(setting: Setting, by_time: bool) -> list[tuple[float, Spread]]:
 
 def _draw_curves(figure: FigureBase, sweep: Sweep, settings: list[Setting]) -> None:
     over_time, over_epochs = figure.subplots(1, 2)
-    over_time.set_title("accuracy over wall-clock time")
-    over_epochs.set_title("accuracy over epochs")
+    which = f", {next(iter(sweep.sections))}" if len(sweep.sections) > 1 else ""
+    over_time.set_title(f"accuracy over wall-clock time{which}")
+    over_epochs.set_title(f"accuracy over epochs{which}")
     if sweep.baseline is None:
         for axes in (over_time, over_epochs):
             say(axes, "there was no evaluation")
@@ -145,16 +151,19 @@ def _draw_values(axes: Axes, sweep: Sweep, settings: list[Setting], panel: _Pane
     largest = 0.0
     for number, group in enumerate(sweep.sections.values()):
         offset = (
-            0.0 if len(sweep.sections) == 1 else 0.56 * (number / (len(sweep.sections) - 1) - 0.5)
+            0.0 if len(sweep.sections) == 1 else 0.6 * (number / (len(sweep.sections) - 1) - 0.5)
         )
         for setting in group:
             place = _place(setting, settings)
             if place is None:
                 continue
-            values = [panel.factor * value for value in panel.value(setting).values]
-            largest = max([largest, *values])
-            _draw_seeds(axes, values, place + offset, number)
+            spread = panel.value(setting)
+            largest = max([largest, *(panel.factor * value for value in spread.values)])
+            _draw_seeds(axes, spread, panel.factor, place + offset, number)
     axes.set_yticks(range(len(settings)), [shortened(s.name, _MAX_NAME) for s in settings])
+    if len(sweep.sections) > 1:
+        for number in range(1, len(settings)):
+            axes.axhline(number - 0.5, color="#bdbdbd", linewidth=0.7)
     axes.set_ylim(len(settings) - 0.45, -0.55)
     axes.set_xlabel(panel.title)
     axes.margins(x=0.08)
@@ -165,16 +174,20 @@ def _draw_values(axes: Axes, sweep: Sweep, settings: list[Setting], panel: _Pane
     axes.grid(axis="y", visible=False)
 
 
-def _draw_seeds(axes: Axes, values: list[float], y: float, section: int) -> None:
+def _draw_seeds(axes: Axes, spread: Spread, factor: float, y: float, section: int) -> None:
     marker, fill = _SECTIONS[section % len(_SECTIONS)]
-    if not values:
+    if not spread.values:
         axes.annotate("not reached", (0.98, y), xycoords=("axes fraction", "data"),
                       ha="right", va="center", fontsize=7)  # fmt: skip
         return
-    mean = math.fsum(values) / len(values)
-    axes.plot([mean] * 2, [y - 0.15, y + 0.15], color="black", linewidth=1.8)
+    values, mean = [factor * value for value in spread.values], factor * spread.mean
+    axes.plot([mean] * 2, [y - 0.13, y + 0.13], color="black", linewidth=1.8)
     axes.plot(values, [y] * len(values), linestyle="", marker=marker, markersize=4.5,
               color="black", markerfacecolor=fill, markeredgewidth=0.8)  # fmt: skip
+    if not spread.is_complete:
+        text = f"{len(values)} of {spread.num_seeds} seeds"
+        axes.annotate(text, (min(values), y), xytext=(-6, 0), textcoords="offset points",
+                      ha="right", va="center", fontsize=7)  # fmt: skip
 
 
 def _section_handles(sweep: Sweep) -> list[object]:
