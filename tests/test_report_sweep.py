@@ -198,6 +198,23 @@ def test_a_plan_says_what_is_compared_with_what(tmp_path: Path) -> None:
     assert verdict(sweep).endswith("At equal time it ends at 99.00 %.")
 
 
+def test_other_programs_beside_the_runs_are_mentioned(tmp_path: Path) -> None:
+    folder = lifetimes(tmp_path).folder
+    jobs = [{"folder": n, "section": "", "setting": f"lifetime={1 + int(n) // 2}"} for n in "0123"]
+    plan = {"jobs": jobs, "others": {"0": 0.02, "1": 0.3, "2": 0.11, "9": 0.9}}
+    (folder / PLAN).write_text(json.dumps(plan))
+    sweep = read_sweep(folder)
+
+    assert sweep.notes == [
+        "Other programs worked beside 2 of the runs, and took up to 30 % of the cores: their times "
+        "are longer than on an idle machine."
+    ]
+    assert sweep.notes[0] in describe_sweep(sweep, None)
+    plan["others"] = {"0": 0.02}
+    (folder / PLAN).write_text(json.dumps(plan))
+    assert read_sweep(folder).notes == []
+
+
 def test_a_plan_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     folder = lifetimes(tmp_path).folder
     (folder / PLAN).write_text("[]")

@@ -43,6 +43,7 @@ class Book:
         command: that was typed, for the report.
         epochs: lifetime -> epochs at equal wall time, once they are decided.
         errors: folder of a run -> why it did not end.
+        others: folder of a run -> share of all cores that other programs took beside it.
     """
 
     folder: Path
@@ -50,6 +51,7 @@ class Book:
     command: str
     epochs: dict[int, int] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
+    others: dict[str, float] = field(default_factory=dict)
 
     def open(self, config: dict[str, Any]) -> None:
         """Begin in the folder, or go on with what is there.
@@ -75,8 +77,10 @@ class Book:
                 f"{name} must stay {old}, as in the sweep that hydra.run.dir={self.folder} holds, "
                 f"but got {name}={new}"
             )
-        written = read_json(self.folder / PLAN).get("epochs", {})
-        self.epochs = {int(lifetime): int(number) for lifetime, number in written.items()}
+        written = read_json(self.folder / PLAN)
+        epochs = written.get("epochs", {})
+        self.epochs = {int(lifetime): int(number) for lifetime, number in epochs.items()}
+        self.others = written.get("others", {})
 
     def jobs(self) -> list[Job]:
         """Return all runs, in the order of the sections; the epochs of some may not be decided."""
@@ -92,6 +96,7 @@ class Book:
         plan = {
             "command": self.command,
             "epochs": self.epochs,
+            "others": self.others,
             "notes": about(self.sweep),
             "jobs": jobs,
         }
@@ -107,6 +112,13 @@ class Book:
         }
         error = self.errors.get(job.folder)
         return entry if error is None else {**entry, "error": error}
+
+    def note_others(self, job: Job, share: float | None) -> None:
+        """Write down what other programs took of the cores beside a run, where that is known."""
+        self.others.pop(job.folder, None)
+        if share is not None:
+            self.others[job.folder] = round(share, 4)
+        self.write()
 
     def finished(self, job: Job) -> History | None:
         """Return a run that is done, or None."""

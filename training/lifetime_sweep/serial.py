@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import fmean
 
 from training.lifetime_sweep.book import Book
+from training.lifetime_sweep.load import Others
 from training.lifetime_sweep.plan import Job, first_jobs, shortest, wall_time_jobs
 from training.recorded import quoted
 from training.report.history import History
@@ -78,11 +79,12 @@ class Serial:
             self._say(job, len(later), f"{_accuracy(done)}, done already")
             return
         place = self.book.make_room(job)
-        began = time.monotonic()
+        began, others = time.monotonic(), Others()
         with self._own_cache() as words:
             run_dir = f"hydra.run.dir={quoted(place)}"
             code = self.run([*self.arguments, *job.overrides(), *words, run_dir], place / CONSOLE)
         took_s = time.monotonic() - began
+        self.book.note_others(job, others.share())
         done = self.book.finished(job)
         if done is None or code != 0:
             self._note(job, _reason(place, code))

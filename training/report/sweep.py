@@ -14,6 +14,7 @@ from typing import Any
 from training.checks import ConfigError
 from training.report.history import History, is_run, read_history
 from training.report.settings import Setting, baseline_of
+from training.report.text import percent
 
 PLAN = "sweep.json"
 """File of a sweep's folder: which jobs it has, and what each is compared with."""
@@ -21,6 +22,8 @@ PLAN = "sweep.json"
 TARGET_SHARE = 0.99  # of the best accuracy of the baseline, where no target is given
 
 _NO_SETTING = ("seed", "hydra.", "cache.", "tracker", "report", "checkpoint.", "sweep")
+_NO_PLAN: dict[str, Any] = {"jobs": [], "command": "", "notes": {}, "others": {}}
+_BUSY = 0.1  # of the cores; what a machine does besides is below that
 _OVERLAP_S = 1.0  # what clocks and the end of a process may differ by
 
 
@@ -108,7 +111,7 @@ def read_sweep(folder: Path, target: float | None = None) -> Sweep:
         target=target,
         target_source=source,
         doubts=doubts(compared),
-        notes=_notes(compared),
+        notes=_notes(compared) + _busy(written["others"], [run.directory.name for run in compared]),
         is_wanted=any(_wants_report(history) for history in found.values()),
         command=written["command"],
         about=written["notes"],
@@ -158,10 +161,10 @@ def _target(target: float | None, baseline: Setting | None) -> tuple[float, str]
 def _read_plan(folder: Path) -> dict[str, Any]:
     file = folder / PLAN
     if not file.exists():
-        return {"jobs": [], "command": "", "notes": {}}
+        return {**_NO_PLAN}
     try:
         plan = json.loads(file.read_text(encoding="utf-8"))
-        return {"command": "", "notes": {}, **plan, "jobs": plan["jobs"]}
+        return {**_NO_PLAN, **plan, "jobs": plan["jobs"]}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{file} cannot be read: {' '.join(str(error).split())}") from error
 
@@ -233,6 +236,18 @@ def doubts(histories: list[History]) -> list[str]:
     if len(machines) > 1:
         found.append("jobs ran on different hardware")
     return found
+
+
+def _busy(others: dict[str, float], jobs: list[str]) -> list[str]:
+    """Say whether the machine had other work, which lengthens times and may not do so evenly."""
+    shares = {job: others[job] for job in jobs if others.get(job, 0.0) > _BUSY}
+    if not shares:
+        return []
+    most = percent(max(shares.values()), 0)
+    return [
+        f"Other programs worked beside {len(shares)} of the runs, and took up to {most} of the "
+        "cores: their times are longer than on an idle machine."
+    ]
 
 
 def _notes(histories: list[History]) -> list[str]:
