@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -20,10 +19,10 @@ from reuseloader.order import EpochOrder
 from reuseloader.passes import Collate, Pass, Position
 from reuseloader.policy import ReusePolicy, check_integer, mix
 from reuseloader.sampler import PassIndices, ToldSampler, tag
+from reuseloader.state import position_of, state_at
 from reuseloader.stats import ReuseStats
 from reuseloader.store import Load, Save, load_torch, save_torch
 
-_STATE_VERSION = 2
 _TO_SEED_WORKERS = 4  # after the three streams of the policy
 
 
@@ -160,8 +159,7 @@ class ReuseDataLoader(DataLoader[Any]):
         After the last batch of an epoch the state stands at its end; when the pass has ended, at
         the start of the next epoch. It survives JSON, and is the same on all ranks.
         """
-        epoch, num_batches = self._current.epoch, self._current.num_batches
-        return {**self._signature(epoch), "epoch": epoch, "num_batches": num_batches}
+        return state_at(self._current, self._own_sampler.order, self.batch_size)
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Let the next pass continue with the batch behind a state, in the epoch of the state.
@@ -174,52 +172,12 @@ class ReuseDataLoader(DataLoader[Any]):
         Raises:
             ValueError: the state is none, or that of a loader with other settings.
         """
-        names = {*self._signature(0), "epoch", "num_batches"}
-        if not isinstance(state, dict) or state.keys() != names:
-            raise ValueError(
-                f"state must have the entries {', '.join(sorted(names))}, but got {state!r}"
-            )
-        epoch = check_integer("epoch", state["epoch"], minimum=0)
-        skip = check_integer("num_batches", state["num_batches"], minimum=0)
-        self._check_settings(state, epoch, skip == 0)
-        most = self.num_batches(epoch) if skip else 0
-        if skip > most:
+        position = position_of(state, self._own_sampler.order, self.batch_size)
+        epoch, skip = position.epoch, position.num_batches
+        if skip > 0 and skip > (most := self.num_batches(epoch)):
             raise ValueError(f"num_batches must be at most {most}, but got num_batches={skip}")
         self._go_to(epoch, skip)
-        self._current = Position(epoch, skip)
-
-    def _check_settings(self, state: dict[str, int], epoch: int, starts: bool) -> None:
-        own = self._signature(epoch)
-        moves = starts and check_integer("world_size", state["world_size"], 1) != own["world_size"]
-        # Batches of another size keep the global batch what it was.
-        free = {"world_size", "batch_size"} if moves else set()
-        if starts and epoch > 0 and state["size"] == self._dataset.sizes.at(epoch - 1):
-            free.add("size")
-        for name, value in own.items():
-            if state[name] != value and name not in free:
-                raise ValueError(
-                    f"state must have the {name} of this loader, {value}, "
-                    f"but got {name}={state[name]}" + _REMEDIES.get(name, "")
-                )
-        if moves and epoch > 0 and self._own_sampler.order.rank == 0:
-            warnings.warn(
-                f"the state is of world_size={state['world_size']}, and there are "
-                f"{own['world_size']}: samples change their rank, and what is not in the folder "
-                "of the new one is built again",
-                stacklevel=3,
-            )
-
-    def _signature(self, epoch: int) -> dict[str, int]:
-        order = self._own_sampler.order
-        return {
-            "version": _STATE_VERSION,
-            "seed": self.policy.seed,
-            "lifetime": self.policy.lifetime,
-            "size": order.sizes.at(epoch),
-            "world_size": order.num_replicas,
-            "batch_size": self.batch_size or 0,  # 0: batches are not this loader's to make
-            "block_size": order.block_size,
-        }
+        self._current = position
 
     def _go_to(self, epoch: int, skip: int = 0) -> None:
         """Set the epoch of the next pass, and how many batches it leaves out."""
@@ -305,9 +263,6 @@ class ReuseDataLoader(DataLoader[Any]):
             return tag(epoch, self._own_sampler.at(epoch, skip), batched)
         indices = self._own_sampler.at(epoch, skip * self.batch_size)
         return tag(epoch, iter(BatchSampler(indices, self.batch_size, self.drop_last)), batched)
-
-
-_REMEDIES = {"world_size": "; go on with as many ranks, or from the end of an epoch"}
 
 
 def _check_alone(**settings: int) -> None:
