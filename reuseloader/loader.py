@@ -17,13 +17,11 @@ from reuseloader.delivery import widen_pipe
 from reuseloader.messages import News, announce
 from reuseloader.order import EpochOrder
 from reuseloader.passes import Collate, Pass, Position
-from reuseloader.policy import ReusePolicy, check_integer, mix
+from reuseloader.policy import TO_SEED_WORKERS, ReusePolicy, check_integer, mix
 from reuseloader.sampler import PassIndices, ToldSampler, tag
 from reuseloader.state import position_of, state_at
 from reuseloader.stats import ReuseStats
 from reuseloader.store import Load, Save, load_torch, save_torch
-
-_TO_SEED_WORKERS = 4  # after the three streams of the policy
 
 
 class ReuseDataLoader(DataLoader[Any]):
@@ -200,7 +198,7 @@ class ReuseDataLoader(DataLoader[Any]):
         self._dataset.set_epoch(self._epoch)
         self._go_to(self._epoch + 1)
         if self._own_generator:
-            seed = mix(self.policy.seed, _TO_SEED_WORKERS, self._current.epoch) >> 1
+            seed = mix(self.policy.seed, TO_SEED_WORKERS, self._current.epoch) >> 1
             self.generator.manual_seed(seed)
         self._tally = Counter()
         self._dataset.hand_over()  # what was looked at in between belongs to no pass

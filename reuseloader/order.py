@@ -12,10 +12,9 @@ import numpy.typing as npt
 
 from reuseloader.ownership import Deal, Round
 from reuseloader.permutation import Integers, permute_blocks, split
-from reuseloader.policy import ReusePolicy, check_integer, mix
+from reuseloader.policy import TO_SHUFFLE_SHARE, ReusePolicy, check_integer, mix
 from reuseloader.sizes import SizeTable
 
-_TO_SHUFFLE_SHARE = 7  # after the streams of policy, loader, verify and ownership
 _LARGEST_BLOCK = 2**62
 
 
@@ -164,7 +163,7 @@ class EpochOrder:
         return _items(deals, distinct)[at] * self.block_size + row
 
     def _shuffled(self, position: Integers, epoch: int, num_real: int) -> Integers:
-        key = mix(self.policy.seed, _TO_SHUFFLE_SHARE, epoch, self.rank)
+        key = mix(self.policy.seed, TO_SHUFFLE_SHARE, epoch, self.rank)
         own = np.minimum(position, num_real - 1)  # the padding goes its own way
         return permute_blocks(own, num_real, self.block_size, key)
 

@@ -14,9 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from reuseloader.permutation import Integers, Keys, permute_each, split, unpermute_each
-from reuseloader.policy import _step_array, mix
-
-_TO_DEAL = 6  # after the streams of policy, loader and verify
+from reuseloader.policy import TO_DEAL, _step_array, mix
 
 
 class _Group(NamedTuple):
@@ -85,7 +83,7 @@ class Deal:
     def _keys(self, number: Integers) -> Keys:
         phase = split(number + self.start % self.lifetime, self.lifetime)[1]
         generation, passed = divmod(self.epoch, self.lifetime)
-        bases = [mix(self.seed, _TO_DEAL, self.start, generation + later) for later in (0, 1)]
+        bases = [mix(self.seed, TO_DEAL, self.start, generation + later) for later in (0, 1)]
         key = np.array(bases, dtype=np.uint64)[(phase >= self.lifetime - passed).astype(np.int64)]
         return _step_array(key ^ phase.astype(np.uint64))
 

@@ -20,7 +20,11 @@ FOREVER = 2**62
 """A lifetime without end: what is built once serves every epoch (validation data, say)."""
 
 _MASK = 2**64 - 1
-_TO_BUILD, _TO_ORDER, _TO_FINISH = 1, 2, 3  # keep the streams drawn from one seed apart
+
+# What keeps the streams drawn from one seed apart, in the library and in what is built on it. A
+# number, once given, stays: with another one every run would come out differently.
+TO_BUILD, TO_ORDER, TO_FINISH, TO_SEED_WORKERS, TO_VERIFY = 1, 2, 3, 4, 5
+TO_DEAL, TO_SHUFFLE_SHARE, TO_KEEP, TO_ASSIGN, TO_SEED_RANKS = 6, 7, 8, 9, 10
 
 _TABLE_SIZE = 256  # up to here a shuffled table; a network of few values is no good permutation
 _ROUNDS = 10  # 8 passed the tests of uniformity at every size tried; 2 more as a margin
@@ -210,7 +214,7 @@ class ReuseKey:
     def use_seed(self) -> int:
         """63 bits that ``finish`` draws from, new in every epoch."""
         policy_seed: int = self._policy_seed  # type: ignore[attr-defined]
-        return mix(policy_seed, _TO_FINISH, self.index, self.epoch) >> 1
+        return mix(policy_seed, TO_FINISH, self.index, self.epoch) >> 1
 
 
 @dataclass(frozen=True)
@@ -240,7 +244,7 @@ class ReusePolicy:
         epoch = check_integer("epoch", epoch, minimum=0)
         phase = index % self.lifetime
         generation, use_index = divmod(epoch + phase, self.lifetime)
-        seed = mix(self.seed, _TO_BUILD, index, generation) >> 1
+        seed = mix(self.seed, TO_BUILD, index, generation) >> 1
         return self._key(index, phase, generation, use_index, seed, epoch)
 
     def keys(self, indices: Sequence[int], epoch: int) -> list[ReuseKey]:
@@ -255,7 +259,7 @@ class ReusePolicy:
             uses.append((index, phase, generation, use_index))
         indices64 = np.array([use[0] & _MASK for use in uses], dtype=np.uint64)
         generations64 = np.array([use[2] & _MASK for use in uses], dtype=np.uint64)
-        state = _step_array(indices64 ^ np.uint64(_step(_step(self.seed) ^ _TO_BUILD)))
+        state = _step_array(indices64 ^ np.uint64(_step(_step(self.seed) ^ TO_BUILD)))
         seeds = (_step_array(state ^ generations64) >> np.uint64(1)).tolist()
         return [self._key(*use, seed, epoch) for use, seed in zip(uses, seeds, strict=True)]
 
@@ -286,7 +290,7 @@ class ReusePolicy:
         Arguments, return and errors are those of ``permute``; ``epoch`` counts from 0.
         """
         epoch = check_integer("epoch", epoch, minimum=0)
-        return permute(position, size, mix(self.seed, _TO_ORDER, epoch))
+        return permute(position, size, mix(self.seed, TO_ORDER, epoch))
 
 
 def check_integer(name: str, value: Any, minimum: int | None = None) -> int:

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from reuseloader.policy import check_integer, check_share, mix
+from reuseloader.policy import TO_KEEP, check_integer, check_share, mix
 
-_TO_KEEP = 8  # after the streams of policy, loader, verify and order
 _BITS = 62  # of a hash; a limit has to fit into a signed integer
 _MOST_SORTED = 10**6  # indices, which take 1 s; of more, the law of large numbers is enough
 
@@ -51,7 +50,7 @@ class Residency:
 
 
 def _hash(seed: int, index: int) -> int:
-    return mix(seed, _TO_KEEP, index) >> (64 - _BITS)
+    return mix(seed, TO_KEEP, index) >> (64 - _BITS)
 
 
 def remove_left(path: str) -> None:

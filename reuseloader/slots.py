@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import pairwise
 
-from reuseloader.policy import check_integer, mix, permute
+from reuseloader.policy import TO_ASSIGN, check_integer, mix, permute
 from reuseloader.sizes import SizeTable
-
-_TO_ASSIGN = 9  # after the streams of policy, loader, verify, order and residency
 
 
 class SlotRecords:
@@ -74,7 +72,7 @@ class SlotRecords:
         """Return the record that a slot holds in a generation, in O(1)."""
         number = self.number(slot, generation)
         turn, position = divmod(number, self.num_records)
-        return permute(position, self.num_records, mix(self._seed, _TO_ASSIGN, turn))
+        return permute(position, self.num_records, mix(self._seed, TO_ASSIGN, turn))
 
     def _first_generation(self, slot: int) -> int:
         epoch = next(epoch for epoch, start, stop in self._rows if start <= slot < stop)

@@ -13,10 +13,9 @@ import numpy as np
 import torch
 
 from reuseloader.messages import call
-from reuseloader.policy import ReuseKey, check_share, mix
+from reuseloader.policy import TO_VERIFY, ReuseKey, check_share, mix
 from reuseloader.sample import Substitute, compact
 
-_TO_VERIFY = 5  # after the streams of the policy and that of the workers
 _MAX_SHOWN = 100  # characters of a value in a message
 _BY_IDENTITY: Any = object.__eq__
 
@@ -42,7 +41,7 @@ class Verification:
 
     def chooses(self, key: ReuseKey) -> bool:
         """Say whether this use of a sample is one to verify."""
-        return self._limit > 0 and mix(_TO_VERIFY, key.use_seed) < self._limit
+        return self._limit > 0 and mix(TO_VERIFY, key.use_seed) < self._limit
 
     def __call__(self, sample: Any, key: ReuseKey) -> None:
         """Build the sample of a key and compare it with the stored one.

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 import tracemalloc
@@ -672,3 +673,25 @@ def test_the_global_generators_are_neither_read_nor_moved() -> None:
         assert digest() == expected
     finally:
         random.setstate(before[0])
+
+
+def test_every_stream_of_a_seed_has_a_number_of_its_own_which_never_changes() -> None:
+    numbers = {name: n for name, n in vars(policy_module).items() if name.startswith("TO_")}
+    assert numbers == {
+        **{"TO_BUILD": 1, "TO_ORDER": 2, "TO_FINISH": 3, "TO_SEED_WORKERS": 4, "TO_VERIFY": 5},
+        **{"TO_DEAL": 6, "TO_SHUFFLE_SHARE": 7, "TO_KEEP": 8, "TO_ASSIGN": 9},
+        "TO_SEED_RANKS": 10,
+    }
+    # No two modules draw from one stream, and none from a number of its own making.
+    project = MODULE.parents[1]
+    files = [
+        file for name in ("reuseloader", "training") for file in (project / name).rglob("*.py")
+    ]
+    names: list[str] = []
+    for file in files:
+        words = set(re.findall(r"\bTO_[A-Z_]+\b", file.read_text()))
+        names += words if file != MODULE else words & {"TO_BUILD", "TO_ORDER", "TO_FINISH"}
+        assert not re.search(
+            r"\bmix\(([\w.]+, )?\d", re.sub('""".*?"""', "", file.read_text(), flags=re.S)
+        )
+    assert sorted(names) == sorted(numbers)

@@ -14,12 +14,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from reuseloader.order import EpochOrder
-from reuseloader.policy import mix
+from reuseloader.policy import TO_SEED_RANKS, mix
 from training.distributed import ranks, total
 
 Batch = dict[str, Any]
-
-_TO_SEED_RANKS = 8  # after the streams of the library
 
 
 def distribute(model: nn.Module, device: torch.device) -> DistributedDataParallel | None:
@@ -81,7 +79,7 @@ def _share_tensors(tensors: list[Tensor]) -> None:
 def seed_rank(seed: int, step: int = 0) -> None:
     """Let each rank draw other numbers from the global generators: MixUp differs between them.
 
-    Rank 0 goes on as one process alone would; rank r draws from `mix(seed, 8, r, step)`.
+    Rank 0 goes on as one process alone would; rank r draws from `mix(seed, 10, r, step)`.
 
     Args:
         seed: of the run.
@@ -89,7 +87,7 @@ def seed_rank(seed: int, step: int = 0) -> None:
     """
     rank = ranks().rank
     if rank > 0:
-        own = mix(seed, _TO_SEED_RANKS, rank, step)
+        own = mix(seed, TO_SEED_RANKS, rank, step)
         random.seed(own)
         np.random.seed(own % 2**32)
         torch.manual_seed(own)
