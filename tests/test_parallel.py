@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import math
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from reuseloader import FOREVER, ReuseDataLoader, ReuseKey
 from training import loop
+from training.checks import ConfigError
 from training.device import Preprocess
 from training.distributed import ranks
 from training.loop import update, windows
@@ -150,6 +152,44 @@ def train(folder: str, *overrides: str) -> list[Any]:
     weights = [value.double().sum().item() for value in state.model.state_dict().values()]
     averaged = [] if state.ema is None else [v.double().sum().item() for v in state.ema.buffers()]
     return [state.best.value, state.best.epoch, state.best.num_since, state.step, weights, averaged]
+
+
+class Told(Meters):
+    """Measures losses that it was told, whatever the model says."""
+
+    table: ClassVar[list[list[float]]] = []  # by rank and evaluation
+    num_made = 0
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.loss = self.table[ranks().rank][Told.num_made]
+        Told.num_made += 1
+
+    def add(self, logits: Tensor, labels: Tensor, valid: Tensor | None = None) -> None:
+        # Of the logits (0, x, -inf ...) the first has the loss log(1 + exp(x)).
+        told = torch.full((len(labels), 10), -1e4)
+        told[:, 0] = 0.0
+        told[:, 1] = math.log(math.expm1(self.loss))
+        super().add(told, torch.zeros_like(labels), valid)
+
+
+def train_told(folder: str, table: list[list[float]], *overrides: str) -> list[Any]:
+    """Train with losses of validation as told; return what this rank makes of them."""
+    Told.table, Told.num_made = table, 0
+    loop.Meters = Told  # type: ignore[misc]
+    try:
+        value, epoch, *_ = train(folder, *overrides)
+    finally:
+        loop.Meters = Meters  # type: ignore[misc]
+    return [round(value, 4), epoch, Told.num_made]
+
+
+def refused(folder: str, *overrides: str) -> str:
+    try:
+        runs.train(Path(folder), *overrides)
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 def limits(folder: str, options: list[list[str]]) -> list[Any]:
@@ -294,6 +334,93 @@ def test_a_checkpoint_has_the_names_of_the_model(pair: tuple[Path, Any]) -> None
     assert not any("module.module" in name for name in checkpoint["ema"])
     assert len(checkpoint["others"]) == 1
     assert not torch.equal(checkpoint["random"]["torch"], checkpoint["others"][0]["torch"])
+
+
+@pytest.mark.parametrize(
+    ("losses", "expected"),
+    [
+        # Rank 0 alone would have stopped after epoch 1; together each epoch is better.
+        ([[1.0, 2.0, 3.0], [9.0, 6.0, 3.0]], [3.0, 2, 3]),
+        # Rank 0 alone would have gone on, with its best in the last epoch.
+        ([[4.0, 3.0, 2.0], [1.0, 4.0, 9.0]], [2.5, 0, 2]),
+    ],
+)
+def test_the_best_epoch_and_an_early_stop_follow_from_the_value_of_all_ranks(
+    rank_group: RankGroup, tmp_path: Path, losses: list[list[float]], expected: list[Any]
+) -> None:
+    overrides = ("epochs=3", "trainer.monitor=val_loss", "trainer.early_stopping=1")
+    small = ("data.train.limit=8", "batch_size=4", "data.val.limit=6")
+    answers = rank_group.of(2).call(train_told, tmp_path, losses, *overrides, *small)
+    assert [expected] * 2 == answers
+    _, best_epoch, num_epochs = expected
+    assert runs.load(tmp_path, "best")["loader"]["epoch"] == best_epoch + 1
+    means = [sum(column) / 2 for column in zip(*losses, strict=True)][:num_epochs]
+    assert [row["val_loss"] for row in runs.rows(tmp_path)] == pytest.approx(means)
+
+
+@pytest.mark.parametrize("place", ["train", "val"])
+def test_fewer_samples_than_ranks_are_refused_before_the_first_epoch(
+    rank_group: RankGroup, tmp_path: Path, place: str
+) -> None:
+    message = f"data.{place} must hold at least one sample for each of 2 ranks, but it holds 1"
+    assert [message] * 2 == rank_group.of(2).call(refused, tmp_path, f"data.{place}.limit=1")
+    assert not (tmp_path / "metrics.csv").exists()
+
+
+def test_options_that_change_a_batch_or_an_update_work_together_on_two_ranks(
+    rank_group: RankGroup, tmp_path: Path
+) -> None:
+    overrides = (
+        *("epochs=3", "batch_size=4", "lifetime=2", "trainer.precision=bf16", "trainer.echo=2"),
+        *("trainer.ema_decay=0.9", "trainer.mixup_alpha=0.4", "trainer.cutmix_alpha=1.0"),
+        *("trainer.accumulate=3", "trainer.clip_norm=1.0", "trainer.limit_batches=6"),
+        *("trainer.evaluate_every=2", "trainer.label_smoothing=0.1", "trainer.channels_last=true"),
+    )
+    first, second = rank_group.of(2).call(train, tmp_path, *overrides)
+    assert first == second
+    rows = runs.rows(tmp_path)
+    assert [row["step"] for row in rows] == [4.0, 8.0, 12.0]  # 6 batches twice, 3 an update
+    assert [row["built"] + row["reused"] for row in rows] == [48.0] * 3
+    assert [row["val_loss"] is None for row in rows] == [True, False, False]
+
+
+def test_without_an_average_a_checkpoint_reproduces_its_loss_as_well(
+    rank_group: RankGroup, tmp_path: Path
+) -> None:
+    small = ("data.train.limit=48", "data.val.limit=21", "epochs=1", "batch_size=8")
+    rank_group.of(2).call(train, tmp_path / "two", *small)
+    (row,) = runs.rows(tmp_path / "two")
+    checkpoint = tmp_path / "two" / "checkpoints" / "last.pt"
+    (again,) = runs.train(tmp_path / "one", *small, f"trainer.evaluate={checkpoint}")
+    assert pytest.approx(row["val_loss"], abs=1e-6) == again["val_loss"]
+    assert any("running_mean" in name for name in runs.load(tmp_path / "two")["model"])
+
+
+@pytest.mark.slow
+def test_a_compiled_model_trains_on_two_ranks_and_is_saved_under_its_own_names(
+    rank_group: RankGroup, tmp_path: Path
+) -> None:
+    small = ("data.train.limit=32", "data.val.limit=16", "epochs=2", "batch_size=8")
+    first, second = rank_group.of(2).call(train, tmp_path, "trainer.compile=true", *small)
+    assert first == second
+    assert list(SmallConvNet(10, width=4).state_dict()) == list(runs.load(tmp_path)["model"])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_two_ranks_on_two_gpus_end_with_one_model_that_one_evaluates(
+    rank_group: RankGroup, tmp_path: Path
+) -> None:
+    options = (*BATCH_NORM, "data.train.limit=61", "data.val.limit=37", "device=cuda")
+    first, second = rank_group.anew(2).call(train, tmp_path / "two", *options)
+    assert first == second
+    log = (tmp_path / "two" / "train.log").read_text()
+    assert "2 ranks on NCCL: 16 samples an update, 8 a rank" in log
+    checkpoint = tmp_path / "two" / "checkpoints" / "last.pt"
+    evaluate = (*options[1:], f"trainer.evaluate={checkpoint}")
+    (row,) = runs.train(tmp_path / "one", *evaluate)
+    last = runs.rows(tmp_path / "two")[-1]
+    assert pytest.approx(last["val_loss"], abs=1e-4) == row["val_loss"]  # cuDNN may choose anew
 
 
 def test_uneven_ends_do_not_hang(rank_group: RankGroup, tmp_path: Path) -> None:

@@ -101,6 +101,21 @@ def test_ranks_stop_together_and_go_on_to_the_same_bits(
     assert same_weights(whole[0], tmp_path)
 
 
+@pytest.mark.slow
+def test_three_ranks_go_on_to_the_same_bits_as_well(rank_group: RankGroup, tmp_path: Path) -> None:
+    group = rank_group.of(3)
+    once, stopped = tmp_path / "once", tmp_path / "stopped"
+    unbroken = group.call(train, once, None)
+    before = group.call(train, stopped, [2, 5])
+    after = group.call(resume, stopped)
+    assert [code for code, _ in before] == [signal.SIGTERM] * 3
+    for whole_of_it, first, second in zip(unbroken, before, after, strict=True):
+        assert whole_of_it[1] == first[1] + second[1]
+        assert [step for step, _ in whole_of_it[1]] == list(range(12))
+    assert results(once) == results(stopped)
+    assert same_weights(once, stopped)
+
+
 def test_from_two_ranks_to_one_and_back_at_the_ends_of_epochs(
     rank_group: RankGroup, tmp_path: Path
 ) -> None:

@@ -80,7 +80,7 @@ def report_epoch(epochs: int, row: dict[str, Any]) -> None:
         accuracy = 100 * row["val_accuracy"]
         evaluation = f"  val loss {row['val_loss']:.4f}  accuracy {accuracy:5.2f} %"
     log.info(
-        "epoch %*d of %d  loss %.4f%s  built %d  reused %d  waited %.1f of %.1f s",
+        "epoch %*d of %d  loss %.4f%s  built %d  reused %d  waited %.1f of %.1f s  %.0f samples/s",
         len(str(epochs)),
         row["epoch"],
         epochs,
@@ -90,6 +90,7 @@ def report_epoch(epochs: int, row: dict[str, Any]) -> None:
         row["reused"],
         row["wait_s"],
         row["epoch_s"],
+        row["samples_per_s"],
     )
 
 

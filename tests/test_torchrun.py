@@ -1,0 +1,160 @@
+"""A command on several ranks, of which one reads it and the others follow."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import open_dict
+from processes import RankGroup
+from runs import SMALL
+
+from training import torchrun
+from training.checks import ConfigError
+from training.config import load_config
+from training.curriculum import expand
+from training.distributed import Ranks, ranks, take
+from training.records import Record, Run
+from training.targets import PROJECT
+from training.torchrun import command_name, each_rank, follow, lead, refuse_sweep
+
+
+def failing(kinds: list[str]) -> list[Any]:
+    """Run a main function that ends as told on this rank; return exit code and what was printed."""
+    torchrun.join_group = ranks  # type: ignore[assignment]  # these ranks have met already
+    os.environ["RANK"] = str(ranks().rank)
+
+    def main(*_: Any) -> None:
+        kind = kinds[ranks().rank]
+        if kind == "bug":
+            raise ValueError("a bad thing")
+        if kind == "mistake":
+            raise SystemExit(1)
+        if kind == "waits":
+            take("what never comes")
+
+    text, code = io.StringIO(), 0
+    with contextlib.redirect_stderr(text):
+        try:
+            with each_rank(main) as own:
+                own()
+        except SystemExit as end:
+            code = end.code or 0  # type: ignore[assignment]
+    return [code, text.getvalue()]
+
+
+def led(folder: str) -> list[Any]:
+    """Begin a run on rank 0, and follow on the others; return what this rank works with."""
+    name = "cache.directory='${oc.env:LOCAL_RANK}/cache'"
+    if not ranks().is_main:
+        with follow() as run:
+            choice = HydraConfig.get().runtime.choices["model"]
+            return [str(run.directory), str(run.cache), run.config.seed, choice]
+    with initialize_config_dir(str(PROJECT / "conf"), version_base="1.3"):
+        composed = compose("config", overrides=[*SMALL, "seed=7", name], return_hydra_config=True)
+    HydraConfig.instance().set_config(composed)
+    choice = composed.hydra.runtime.choices["model"]
+    with open_dict(composed):
+        composed.pop("hydra")
+    config = load_config(composed)
+    record = Record(config={}, overrides=[], curriculum=expand(composed, config.curriculum.table))
+    with Run(Path(folder), config, record) as run:
+        lead(run, composed)
+        return [str(run.directory), str(run.cache), run.config.seed, choice]
+
+
+def follow_nothing() -> int:
+    if ranks().is_main:
+        torchrun._end_followers()
+        return 0
+    try:
+        with follow():
+            return 9
+    except SystemExit as end:
+        return end.code  # type: ignore[return-value]
+
+
+def test_a_process_alone_runs_the_main_function_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+
+    def main() -> None: ...
+
+    with each_rank(main) as own:
+        assert own is main
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_sweep_is_for_one_process(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr(torchrun, "ranks", lambda: Ranks(world_size=size))
+    sweep = Namespace(multirun=True, overrides=["lifetime=1,2"])
+    refuse_sweep(Namespace(multirun=False, overrides=["lifetime=1"]))
+    if size == 1:
+        refuse_sweep(sweep)
+        return
+    with pytest.raises(ConfigError, match="--multirun must not be used under torchrun"):
+        refuse_sweep(sweep)
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        (Ranks(), "python"),
+        (Ranks(world_size=4, local_world_size=4), "torchrun --nproc-per-node=4"),
+        (
+            Ranks(world_size=4, local_world_size=2, num_nodes=2),
+            "torchrun ... --nproc-per-node=2",
+        ),
+    ],
+)
+def test_a_run_is_gone_on_with_by_as_many_ranks(
+    monkeypatch: pytest.MonkeyPatch, place: Ranks, expected: str
+) -> None:
+    monkeypatch.setattr(torchrun, "ranks", lambda: place)
+    assert expected == command_name()
+
+
+def test_the_other_ranks_follow_the_run_of_rank_0_with_an_environment_of_their_own(
+    rank_group: RankGroup, tmp_path: Path
+) -> None:
+    folder = str(tmp_path / "run")
+    first, second = rank_group.anew(2).call(led, folder)
+    assert [folder, "0/cache", 7, first[3]] == first
+    assert [folder, "1/cache", 7, first[3]] == second
+    names = {path.name for path in Path(folder).iterdir()}
+    assert {"config.yaml", "status.json", "train.log"} <= names
+    assert not any(name.endswith(".tmp") for name in names)
+
+
+def test_where_there_is_nothing_to_run_all_end_well(rank_group: RankGroup) -> None:
+    assert rank_group.anew(2).call(follow_nothing) == [0, 0]
+
+
+@pytest.mark.parametrize("failed", [0, 1])
+def test_the_traceback_of_the_rank_that_failed_is_the_only_one(
+    rank_group: RankGroup, failed: int
+) -> None:
+    kinds = ["waits", "waits"]
+    kinds[failed] = "bug"
+    answers = rank_group.anew(2).call(failing, kinds)
+    assert [code for code, _ in answers] == [1, 1]
+    head = "the run ends with this error:\nTraceback (most recent call last):\n"
+    assert answers[failed][1].startswith(head if failed == 0 else f"rank 1: {head}")
+    assert answers[failed][1].endswith("ValueError: a bad thing\n\n")
+    assert answers[1 - failed][1] == ""
+
+
+def test_the_same_error_on_all_ranks_is_shown_once(rank_group: RankGroup) -> None:
+    answers = rank_group.anew(2).call(failing, ["bug", "bug"])
+    assert [code for code, _ in answers] == [1, 1]
+    assert "".join(text for _, text in answers).count("ValueError: a bad thing\n") == 1
+
+
+def test_all_well_and_the_ranks_part(rank_group: RankGroup) -> None:
+    assert rank_group.anew(2).call(failing, ["well", "well"]) == [[0, ""]] * 2
