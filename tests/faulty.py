@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+import warnings
 from typing import Any
 
 from torch import Tensor
@@ -16,7 +17,7 @@ class Faulty(SmallConvNet):
     """Lets a rank fail in an update, of the first start alone.
 
     Args:
-        how: what happens; `slow` is nothing.
+        how: what happens; `slow` is nothing, `warn` a warning.
         rank: to which rank; -1 is all of them.
         step: in which update, from 1 up; in update 3 of 2 an epoch, epoch 0 is saved.
         options: of the model.
@@ -41,6 +42,9 @@ class Faulty(SmallConvNet):
 def _happen(how: str) -> None:
     if how == "raise":
         raise ValueError("a bad thing in the model")
+    if how == "warn":
+        warnings.warn("something is odd", stacklevel=2)
+        return
     if how == "exit":
         os._exit(3)
     target = os.getppid() if how.startswith("agent") else os.getpid()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,6 +20,7 @@ from torch.optim.swa_utils import AveragedModel
 from reuseloader import FOREVER, ReuseDataLoader, ReuseKey
 from training import loop
 from training.checks import ConfigError
+from training.data.digits import Digits
 from training.device import Preprocess
 from training.distributed import ranks
 from training.loop import update, windows
@@ -435,6 +437,33 @@ def test_uneven_ends_do_not_hang(rank_group: RankGroup, tmp_path: Path) -> None:
     }
     answers = rank_group.of(2).call(limits, tmp_path, [list(case) for case in cases])
     assert list(cases.values()) == answers[0]
+
+
+class Prepared(Digits):
+    """Digits that have to be made first; notes when, and by which rank."""
+
+    def __init__(self, split: str, limit: int, notes: str) -> None:
+        with open(notes, "a", encoding="utf-8") as file:
+            print("begins", ranks().rank, file=file, flush=True)
+            time.sleep(0.1)
+            print("ends", ranks().rank, file=file)
+        super().__init__(split, limit)
+
+
+def test_a_source_is_made_by_one_rank_while_the_others_wait(
+    rank_group: RankGroup, tmp_path: Path
+) -> None:
+    sources = [
+        word
+        for split in ("train", "val")
+        for word in (
+            f"data.{split}._target_=test_parallel.Prepared",
+            f"+data.{split}.notes={tmp_path}/notes",
+        )
+    ]
+    rank_group.of(2).call(train, tmp_path / "run", "epochs=1", *sources)
+    lines = (tmp_path / "notes").read_text().splitlines()
+    assert lines == [f"{what} {rank}" for rank in (0, 1) for what in ("begins", "ends") * 2]
 
 
 class Flat(nn.Module):

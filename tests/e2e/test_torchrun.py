@@ -82,18 +82,23 @@ def own_lines(text: str) -> list[str]:
 def test_two_ranks_leave_one_run_and_say_everything_once(
     torchrun: Launcher, train: Trainer
 ) -> None:
-    outcome = torchrun.run("lifetime=2", "seed=42", "epochs=2", "augment=none")
+    outcome = torchrun.run(
+        *("lifetime=2", "seed=42", "epochs=2", "augment=none", "tracker=tensorboard"),
+        *("model._target_=tests.faulty.Faulty", "+model.how=warn", "+model.step=1"),
+    )
     assert outcome.code == 0, outcome.err
     names = {path.name for path in outcome.run.iterdir()}
     assert names - {"environment.diff"} == {
         *("checkpoints", "config.yaml", "curriculum.yaml", "environment.json", "inputs.json"),
-        *("metrics.csv", "overrides", "status.json", "train.log"),
+        *("metrics.csv", "overrides", "status.json", "tensorboard", "train.log"),
     }
+    assert len(list((outcome.run / "tensorboard").iterdir())) == 1
     assert status(outcome.run)["status"] == "done"
     lines = outcome.out.splitlines()
     assert sorted(set(lines)) == sorted(lines)  # no rank repeats another
     assert sum(line.startswith("epoch ") for line in lines) == 2
     assert "2 ranks on gloo: 64 samples an update, 32 a rank; 1 updates an epoch" in lines
+    assert "rank 1: warning: something is odd" in lines
     rows = metrics(outcome.run)
     assert [(row["built"], row["reused"]) for row in rows] == [("64", "0"), ("32", "32")]
     assert outcome.err == ""
