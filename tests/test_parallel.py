@@ -19,7 +19,6 @@ from torch.optim.swa_utils import AveragedModel
 
 from reuseloader import FOREVER, ReuseDataLoader, ReuseKey
 from training import loop
-from training.checks import ConfigError
 from training.data.digits import Digits
 from training.device import Preprocess
 from training.distributed import ranks
@@ -186,14 +185,6 @@ def train_told(folder: str, table: list[list[float]], *overrides: str) -> list[A
     return [round(value, 4), epoch, Told.num_made]
 
 
-def refused(folder: str, *overrides: str) -> str:
-    try:
-        runs.train(Path(folder), *overrides)
-    except ConfigError as error:
-        return str(error)
-    return ""
-
-
 def limits(folder: str, options: list[list[str]]) -> list[Any]:
     """Train runs whose ends are uneven; return the updates and samples of the last epoch."""
     results = []
@@ -358,15 +349,6 @@ def test_the_best_epoch_and_an_early_stop_follow_from_the_value_of_all_ranks(
     assert runs.load(tmp_path, "best")["loader"]["epoch"] == best_epoch + 1
     means = [sum(column) / 2 for column in zip(*losses, strict=True)][:num_epochs]
     assert [row["val_loss"] for row in runs.rows(tmp_path)] == pytest.approx(means)
-
-
-@pytest.mark.parametrize("place", ["train", "val"])
-def test_fewer_samples_than_ranks_are_refused_before_the_first_epoch(
-    rank_group: RankGroup, tmp_path: Path, place: str
-) -> None:
-    message = f"data.{place} must hold at least one sample for each of 2 ranks, but it holds 1"
-    assert [message] * 2 == rank_group.of(2).call(refused, tmp_path, f"data.{place}.limit=1")
-    assert not (tmp_path / "metrics.csv").exists()
 
 
 def test_options_that_change_a_batch_or_an_update_work_together_on_two_ranks(

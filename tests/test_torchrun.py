@@ -14,13 +14,14 @@ from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import open_dict
 from processes import RankGroup
-from runs import SMALL
+from runs import SMALL, train
 
 from training import torchrun
 from training.checks import ConfigError
+from training.complaints import report
 from training.config import load_config
 from training.curriculum import expand
-from training.distributed import Ranks, ranks, take
+from training.distributed import RankFailedError, Ranks, ranks, take
 from training.records import Record, Run
 from training.targets import PROJECT
 from training.torchrun import command_name, each_rank, follow, lead, refuse_sweep
@@ -48,6 +49,17 @@ def failing(kinds: list[str]) -> list[Any]:
         except SystemExit as end:
             code = end.code or 0  # type: ignore[assignment]
     return [code, text.getvalue()]
+
+
+def refused(folder: str, *overrides: str) -> str:
+    """Try to train; return how the command would report what ends this rank."""
+    text = io.StringIO()
+    with contextlib.redirect_stderr(text):
+        try:
+            train(Path(folder), *overrides)
+        except (ConfigError, RankFailedError) as error:
+            report(error, f"error: {error}")
+    return text.getvalue()
 
 
 def led(folder: str) -> list[Any]:
@@ -154,6 +166,16 @@ def test_the_same_error_on_all_ranks_is_shown_once(rank_group: RankGroup) -> Non
     answers = rank_group.anew(2).call(failing, ["bug", "bug"])
     assert [code for code, _ in answers] == [1, 1]
     assert "".join(text for _, text in answers).count("ValueError: a bad thing\n") == 1
+
+
+@pytest.mark.parametrize("place", ["train", "val"])
+def test_fewer_samples_than_ranks_are_refused_in_one_line_before_the_first_epoch(
+    rank_group: RankGroup, tmp_path: Path, place: str
+) -> None:
+    answers = rank_group.anew(2).call(refused, tmp_path, f"data.{place}.limit=1")
+    message = f"data.{place} must hold at least one sample for each of 2 ranks, but it holds 1"
+    assert answers == [f"error: {message}\n", ""]
+    assert not (tmp_path / "metrics.csv").exists()
 
 
 def test_all_well_and_the_ranks_part(rank_group: RankGroup) -> None:
