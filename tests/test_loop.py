@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from reuseloader import FOREVER
 from training import loop
 from training.checks import ConfigError
-from training.device import Preprocess, repeat
-from training.loop import update, windows
+from training.device import Preprocess, repeat, windows
+from training.loop import update
 from training.models import SmallConvNet
 from training.optim import Plan
 from training.options import TrainerConfig

@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -150,9 +151,15 @@ def _copy(batch: Batch, copies: torch.cuda.Stream, clock: Clock) -> Batch:
 
 def _move(batch: Batch, device: torch.device) -> Batch:
     return {
-        name: value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
+        name: _moved(value, device) if isinstance(value, Tensor) else value
         for name, value in batch.items()
     }
+
+
+def _moved(value: Tensor, device: torch.device) -> Tensor:
+    # Only of pinned memory does torch itself keep what a copy still reads. The memory of other
+    # batches is taken again by the workers as soon as nothing refers to it, copied or not.
+    return value.to(device, non_blocking=device.type == "cuda" and value.is_pinned())
 
 
 def repeat(batches: Iterable[Batch], times: int) -> Iterator[Batch]:
@@ -160,6 +167,13 @@ def repeat(batches: Iterable[Batch], times: int) -> Iterator[Batch]:
     for batch in batches:
         for _ in range(times):
             yield batch
+
+
+def windows(batches: Iterable[Batch], size: int) -> Iterator[Iterator[Batch]]:
+    """Split batches into the windows of an update each; the last may be shorter."""
+    iterator = iter(batches)
+    for first in iterator:
+        yield chain([first], islice(iterator, size - 1))
 
 
 class Preprocess:
@@ -208,7 +222,7 @@ def batch_transforms(trainer: TrainerConfig, num_classes: int) -> list[Transform
         ConfigError: a transform cannot be made, or MixUp is asked for with one class.
     """
     place = "trainer.batch_transforms"
-    chain = [make(node, f"{place}.{name}") for name, node in trainer.batch_transforms.items()]
+    steps = [make(node, f"{place}.{name}") for name, node in trainer.batch_transforms.items()]
     mixing: list[Transform] = []
     if trainer.mixup_alpha > 0:
         mixing.append(v2.MixUp(num_classes=num_classes, alpha=trainer.mixup_alpha))
@@ -216,5 +230,5 @@ def batch_transforms(trainer: TrainerConfig, num_classes: int) -> list[Transform
         mixing.append(v2.CutMix(num_classes=num_classes, alpha=trainer.cutmix_alpha))
     if mixing:
         check("data.num_classes", num_classes, num_classes >= 2, "at least 2 for MixUp and CutMix")
-        chain.append(mixing[0] if len(mixing) == 1 else v2.RandomChoice(mixing))
-    return [compose(chain)] if chain else []
+        steps.append(mixing[0] if len(mixing) == 1 else v2.RandomChoice(mixing))
+    return [compose(steps)] if steps else []

@@ -1,45 +1,43 @@
 """The training loop, from top to bottom: batches become updates, epochs become rows.
 
-fit -> run_epoch -> train_epoch -> update             forward, backward, clip, step, average
-                 -> evaluate_epoch -> evaluate
-                 -> write_row, save
+fit -> train -> run_epoch -> train_epoch -> update
+                          -> evaluate_epoch -> evaluate
+                          -> write_row, save
+
+Each batch of an update is normalised and mixed (MixUp, CutMix), goes forward and backward; then,
+once an update: clip, step, rate, moving average (EMA). All of that stands in `update`.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
-from typing import TypeVar
+from itertools import islice
 
 import torch
 from torch import nn
 
-from reuseloader import ReuseDataLoader
 from training.console import describe, progress_bar, report_end, report_epoch, report_skipped
-from training.device import Batch, Preprocess, autocast, repeat, to_device
-from training.distributed import gather, wait_for_all
+from training.device import Batch, Preprocess, autocast, repeat, to_device, windows
+from training.distributed import gather
 from training.loaders import Loaders
 from training.metrics import Evaluation, Meters
-from training.optim import Plan
+from training.optim import Plan, scale_gradients
 from training.options import TrainerConfig
 from training.parallel import exchanging_last, mark_valid, mean_over_ranks, seed_rank, share_buffers
 from training.pictures import show_confusion, show_samples
 from training.progress import Measurement
 from training.randomness import aside
 from training.records import Run
-from training.resume import restore
-from training.rows import Row, columns, curves, points_at, times, training_row
+from training.resume import restore, write_checkpoints
+from training.rows import Row, columns, curves, open_trackers, times, training_row
 from training.signals import Interrupted
 from training.state import State, evaluation_mode, make_state
 from training.timing import Clock
 from training.tracking import Trackers
 
 log = logging.getLogger("training")
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +77,7 @@ def fit(run: Run, model: nn.Module, loaders: Loaders, device: torch.device) -> f
     rows = restore(run, state, loaders, plan) if run.config.resume else []
     if rows is None:  # nothing is left to train
         return state.best.value
-    step = state.step if run.config.resume else None
-    with Trackers.of(run.directory, run.config.tracker, step) as trackers:
-        if points := points_at(state, rows):
-            trackers.scalars(points, state.step)
+    with open_trackers(run, state, rows) as trackers:
         clock = Clock.of(device)
         job = Job(
             run=run, plan=plan, loaders=loaders, prepare=prepare, trackers=trackers, clock=clock
@@ -90,18 +85,28 @@ def fit(run: Run, model: nn.Module, loaders: Loaders, device: torch.device) -> f
         describe(run.config, plan, loaders, model, device)
         show_samples(trackers, loaders, run.config.tracker.num_pictures, state.step)
         clock.start(state.progress.seconds)
-        try:
-            for epoch in range(state.epoch, plan.epochs):
-                rows.append(run_epoch(job, state, epoch))
-                if stops_early(job, state):
-                    break
-        except Interrupted as interruption:
-            save(job, state)
-            interruption.run = run.directory
-            raise
+        train(job, state, rows)
         show_confusion(trackers, state.best.confusion, loaders.classes, state.step)
     report_end(run, state.best, rows, device)
     return state.best.value
+
+
+def train(job: Job, state: State, rows: list[Row]) -> None:
+    """Train to the last epoch, or until nothing gets better; add a row of each epoch to `rows`.
+
+    Raises:
+        Interrupted: a signal came; what was trained until then is saved.
+    """
+    try:
+        for epoch in range(state.epoch, job.plan.epochs):
+            rows.append(run_epoch(job, state, epoch))
+            if state.best.is_stale(job.trainer.early_stopping):
+                log.info("no new best in %d evaluations: the run ends early", state.best.num_since)
+                break
+    except Interrupted as interruption:
+        save(job, state)
+        interruption.run = job.run.directory
+        raise
 
 
 def run_epoch(job: Job, state: State, epoch: int) -> Row:
@@ -119,24 +124,16 @@ def run_epoch(job: Job, state: State, epoch: int) -> Row:
 
 def train_epoch(job: Job, state: State) -> Row:
     """Train one epoch, or the rest of it; return what is known of it without an evaluation."""
-    accumulate, echo = job.trainer.accumulate, job.trainer.echo
-    whole = math.lcm(echo, accumulate) // accumulate  # updates after which no batch is half used
     first, last = state.progress.num_batches, job.plan.batches_in(state.epoch)
     measured = Measurement(state.progress, job.loaders.train.stats)
     job.clock.begin_warmup("train")
-    limit = None if job.plan.limit is None else last - first
-    bar = progress_bar(islice(job.loaders.train, limit), state.epoch, last - first)
-    uses = repeat(to_device(bar, job.prepare.device, job.clock), echo)
-    every_window = stoppable(job, windows(uses, accumulate), job.loaders.train, whole)
-    for number, window in enumerate(every_window, 1):
-        step = state.step
+    for number, window in enumerate(windows_of(job, state.epoch, first, last), 1):
         with job.clock.phase("compute"):
             update(job.trainer, state, job.prepare, window)
         job.clock.end_warmup()
-        if state.step > step:  # fp16 skips some
-            log_if_due(job, state)
-        if number % whole == 0:
-            state.progress = measured.progress(first + number * accumulate // echo)
+        log_if_due(job, state)
+        if number % job.plan.whole_updates == 0:
+            state.progress = measured.progress(first + job.plan.batches_used(number))
             save_if_due(job, state)
     state.losses.read(state.epoch)
     state.check_weights()
@@ -145,16 +142,20 @@ def train_epoch(job: Job, state: State) -> Row:
     return training_row(state, job.clock.seconds())
 
 
-def stoppable(job: Job, items: Iterable[T], loader: ReuseDataLoader, every: int = 1) -> Iterator[T]:
-    """Yield items; where a signal came, raise before the first and after each `every` of them."""
-    return job.run.signals.between(items, loader.num_workers > 0, every)
+def windows_of(job: Job, epoch: int, first: int, last: int) -> Iterator[Iterator[Batch]]:
+    """Yield the batches of each update, on the device: those of an epoch from `first` to `last`.
 
-
-def windows(batches: Iterable[Batch], size: int) -> Iterator[Iterator[Batch]]:
-    """Split batches into the windows of an update each; the last may be shorter."""
-    iterator = iter(batches)
-    for first in iterator:
-        yield chain([first], islice(iterator, size - 1))
+    Raises:
+        Interrupted: a signal came, and no batch is half used.
+    """
+    loader = job.loaders.train  # goes on with the batch `first`
+    taken = islice(loader, None if job.plan.limit is None else last - first)
+    bar = progress_bar(taken, epoch, last - first)
+    uses = repeat(to_device(bar, job.prepare.device, job.clock), job.plan.echo)
+    signals, accumulate = job.run.signals, job.plan.accumulate
+    return signals.between(
+        windows(uses, accumulate), loader.num_workers > 0, job.plan.whole_updates
+    )
 
 
 def update(
@@ -196,13 +197,6 @@ def step_optimizer(state: State) -> bool:
     return state.scaler.get_scale() >= scale  # a smaller one is the scaler's answer to an overflow
 
 
-def scale_gradients(model: nn.Module, factor: float) -> None:
-    """Multiply the gradient of every parameter."""
-    for parameter in model.parameters():
-        if parameter.grad is not None:
-            parameter.grad.mul_(factor)
-
-
 def evaluate_epoch(job: Job, state: State) -> Row:
     """Evaluate after an epoch, and take note if it is the best."""
     share_buffers(state.model, state.ema)  # each rank evaluates a part, and rank 0 saves
@@ -218,18 +212,18 @@ def evaluate_epoch(job: Job, state: State) -> Row:
 @torch.no_grad()
 def evaluate(job: Job, model: nn.Module) -> Evaluation:
     """Measure a model on the validation data; nothing that training depends on changes."""
+    loader = job.loaders.val
     meters = Meters(job.run.config.data.num_classes, job.prepare.device)
-    epoch = job.loaders.val.epoch
-    batches = mark_valid(islice(job.loaders.val, job.plan.limit), job.loaders.val.order, epoch)
+    batches = mark_valid(islice(loader, job.plan.limit), loader.order, loader.epoch)
+    on_device = to_device(batches, job.prepare.device, Clock())
     with aside(), evaluation_mode(model):
-        on_device = to_device(batches, job.prepare.device, Clock())
-        for batch in stoppable(job, on_device, job.loaders.val):
+        for batch in job.run.signals.between(on_device, loader.num_workers > 0):
             images, labels = job.prepare.for_evaluation(batch)
             with autocast(job.prepare.device, job.trainer.precision):
                 logits = model(images)
             meters.add(logits, labels, batch.get("valid"))
             job.clock.end_warmup()
-    report_skipped(job.loaders.val, "validation")
+    report_skipped(loader, "validation")
     return meters.result()
 
 
@@ -237,23 +231,8 @@ def save(job: Job, state: State, ended: bool = False) -> None:
     """Write a checkpoint, at the end of an epoch also the best one."""
     state.progress = replace(state.progress, seconds=job.clock.seconds())
     with job.clock.phase("checkpoint"):
-        write_checkpoints(job, state, ended)
-
-
-def write_checkpoints(job: Job, state: State, ended: bool) -> None:
-    """Write the last checkpoint, and the best one."""
-    place = (state.epoch + 1, 0) if ended else (state.epoch, state.progress.num_batches)
-    job.trackers.flush()  # what a kill loses is made again behind the checkpoint, not before it
-    checkpoint = state.checkpoint()
-    checkpoint["loader"] = {
-        **job.loaders.train.state_dict(),  # which counts a batch as soon as it is taken
-        **dict(zip(("epoch", "num_batches"), place, strict=True)),
-    }
-    if ended and state.best.epoch == state.epoch:
-        job.run.save_checkpoint("best", checkpoint)
-    job.run.save_checkpoint("last", checkpoint)
-    wait_for_all()  # no rank ends before the file is whole
-    state.saved = state.step
+        job.trackers.flush()  # what a kill loses is made again behind the checkpoint, not before it
+        write_checkpoints(job.run, state, job.loaders.train, ended)
 
 
 def save_if_due(job: Job, state: State) -> None:
@@ -286,12 +265,3 @@ def write_row(job: Job, row: Row) -> Row:
     job.trackers.scalars(curves(row), row["step"])
     report_epoch(job.plan.epochs, row)
     return row
-
-
-def stops_early(job: Job, state: State) -> bool:
-    """Say whether so many evaluations brought no new best that the run ends."""
-    patience = job.trainer.early_stopping
-    if patience is None or state.best.num_since < patience:
-        return False
-    log.info("no new best in %d evaluations: the run ends early", patience)
-    return True

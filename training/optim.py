@@ -88,6 +88,15 @@ class Plan:
         in_epoch = math.ceil(num_batches * self.echo / self.accumulate)
         return self.steps_before(epoch) + in_epoch
 
+    @property
+    def whole_updates(self) -> int:
+        """Updates after which no batch is half used, so that a run can be continued there."""
+        return math.lcm(self.echo, self.accumulate) // self.accumulate
+
+    def batches_used(self, num_updates: int) -> int:
+        """Return the batches of so many updates from the start of an epoch on, whole ones."""
+        return num_updates * self.accumulate // self.echo
+
     def evaluates(self, epoch: int) -> bool:
         """Say whether an epoch ends with an evaluation; the last one always does."""
         last = (self.epochs, self.schedule_end)
@@ -117,3 +126,10 @@ def parameter_groups(named: Iterable[tuple[str, nn.Parameter]]) -> list[dict[str
     spared = [parameter for parameter in learning if parameter.ndim < 2]
     groups: list[dict[str, Any]] = [{"params": decayed}, {"params": spared, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
+
+
+def scale_gradients(model: nn.Module, factor: float) -> None:
+    """Multiply the gradient of every parameter."""
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad.mul_(factor)

@@ -1,4 +1,4 @@
-"""Going on with a run: from its newest whole checkpoint, to the same last bit."""
+"""Saving a run, and going on with it: from its newest whole checkpoint, to the same last bit."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import logging
 from dataclasses import replace
 from typing import Any
 
+from reuseloader import ReuseDataLoader
 from training.checkpoint import Found, read_newest
 from training.checks import ConfigError
-from training.distributed import ranks, share
+from training.distributed import ranks, share, wait_for_all
 from training.elastic import is_restart
 from training.environment import versions
 from training.loaders import Loaders
@@ -20,6 +21,28 @@ from training.state import State
 log = logging.getLogger("training")
 
 Rows = list[dict[str, Any]]
+
+
+def write_checkpoints(run: Run, state: State, loader: ReuseDataLoader, ended: bool) -> None:
+    """Write the last checkpoint, and the best one where it is that of an epoch that has ended.
+
+    Args:
+        run: into whose folder.
+        state: of which all batches that were taken are trained on.
+        loader: of training; it counts a batch as soon as it is taken.
+        ended: whether the epoch has ended.
+    """
+    place = (state.epoch + 1, 0) if ended else (state.epoch, state.progress.num_batches)
+    checkpoint = state.checkpoint()
+    checkpoint["loader"] = {
+        **loader.state_dict(),
+        **dict(zip(("epoch", "num_batches"), place, strict=True)),
+    }
+    if ended and state.best.epoch == state.epoch:
+        run.save_checkpoint("best", checkpoint)
+    run.save_checkpoint("last", checkpoint)
+    wait_for_all()  # no rank ends before the file is whole
+    state.saved = state.step
 
 
 def restore(run: Run, state: State, loaders: Loaders, plan: Plan) -> Rows | None:
@@ -80,7 +103,7 @@ def _nothing_left(run: Run, state: State, plan: Plan) -> str:
     if state.epoch >= plan.epochs:
         return f"all of its {plan.epochs} epochs are trained, epochs={state.epoch + 1} adds one"
     at_start = state.progress.num_batches == 0
-    if patience is not None and at_start and state.best.num_since >= patience:
+    if at_start and state.best.is_stale(patience):
         return f"it ended early, after {patience} evaluations without a new best"
     return ""
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from training.progress import over_ranks
+from training.records import Run
 from training.state import State
 from training.timing import PHASES
+from training.tracking import Trackers
 
 Row = dict[str, Any]
 
@@ -68,6 +70,21 @@ def columns(row: Row) -> Row:
 def curves(row: Row) -> dict[str, float]:
     """Return the points that a row adds to the curves; one of metrics.csv adds the same."""
     return {CURVES[name]: float(row[name]) for name in CURVES if row.get(name) not in (None, "")}
+
+
+def open_trackers(run: Run, state: State, rows: list[Row]) -> Trackers:
+    """Open the trackers of a run; one that goes on shows the points of its present step again.
+
+    Args:
+        run: as configured.
+        state: of the run, restored where it goes on.
+        rows: of the epochs that ended.
+    """
+    step = state.step if run.config.resume else None
+    trackers = Trackers.of(run.directory, run.config.tracker, step)
+    if points := points_at(state, rows):
+        trackers.scalars(points, state.step)
+    return trackers
 
 
 def points_at(state: State, rows: list[Row]) -> dict[str, float]:

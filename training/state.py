@@ -62,6 +62,10 @@ class Best:
             self.num_since += 1
         return better
 
+    def is_stale(self, patience: int | None) -> bool:
+        """Say whether so many evaluations brought no new best; never where None are asked for."""
+        return patience is not None and self.num_since >= patience
+
 
 @dataclass
 class State:
