@@ -9,7 +9,7 @@ from reuseloader.order import EpochOrder
 from reuseloader.passes import Position
 from reuseloader.policy import check_integer
 
-_VERSION = 2
+_VERSION = 3
 _REMEDIES = {"world_size": "; go on with as many ranks, or from the end of an epoch"}
 
 
@@ -63,6 +63,7 @@ def _settings(order: EpochOrder, batch_size: int | None, epoch: int) -> dict[str
         "world_size": order.num_replicas,
         "batch_size": batch_size or 0,  # 0: batches are not the loader's to make
         "block_size": order.block_size,
+        "shuffle": int(order.shuffle),
     }
 
 

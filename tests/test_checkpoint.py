@@ -104,6 +104,27 @@ def test_so_many_numbered_ones_are_kept(tmp_path: Path) -> None:
     assert torch.load(tmp_path / "step-00000015.pt", weights_only=True)["step"] == 15
 
 
+def test_the_newest_are_kept_by_number_and_not_by_name(tmp_path: Path) -> None:
+    for step in (99_999_998, 99_999_999, 100_000_000):
+        write_checkpoint(tmp_path / "last.pt", content_of(step))
+        keep_numbered(tmp_path / "last.pt", step, 2)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"last.pt", "step-99999999.pt", "step-100000000.pt"}
+
+
+def test_without_hard_links_a_copy_is_kept_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError("no hard links here")
+
+    monkeypatch.setattr("os.link", refuse)
+    write_checkpoint(tmp_path / "last.pt", content_of(1))
+    keep_numbered(tmp_path / "last.pt", 1, 1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["last.pt", "step-00000001.pt"]
+    assert read_newest(tmp_path, tmp_path).content["step"] == 1
+
+
 def test_what_is_written_last_replaces_the_file_not_its_content(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "last.pt", content_of(1))
     keep_numbered(tmp_path / "last.pt", 1, 2)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import runs
 import torch
 from runs import make_config
 
+from reuseloader import FOREVER, ReuseDataLoader, ReuseKey, load_tensors, save_tensors
 from training.checks import ConfigError
 from training.device import (
     Preprocess,
@@ -186,6 +188,54 @@ def test_copies_on_a_side_stream_arrive_whole() -> None:
             busy = busy @ busy / busy.norm()
         assert batch["image"].device.type == "cuda"
         assert bool((batch["image"] == number).all())
+
+
+def test_only_cuda_copies_while_the_memory_of_the_batch_may_be_taken_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+    to = torch.Tensor.to
+
+    def spy(tensor: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
+        asked.append(options.get("non_blocking"))
+        return to(tensor, *arguments, **options)
+
+    monkeypatch.setattr(torch.Tensor, "to", spy)
+    list(to_device([make_batch()], torch.device("meta"), Clock()))
+
+    assert asked == [False, False]
+
+
+def build_large(key: ReuseKey) -> dict[str, Any]:
+    return {"image": torch.full((3, 512, 512), key.index, dtype=torch.uint8), "label": key.index}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("pin_memory", [True, False])
+def test_memory_that_workers_take_again_is_copied_before(
+    tmp_path: Path, num_workers: int, pin_memory: bool
+) -> None:
+    device = torch.device("cuda")
+    loader = ReuseDataLoader(
+        *(build_large, 96, tmp_path),
+        lifetime=FOREVER,
+        shuffle=True,
+        batch_size=8,
+        num_workers=num_workers,
+        pin_memory=pin_memory,
+        save=save_tensors,
+        load=load_tensors,
+    )
+    busy = torch.rand(4000, 4000, device=device)
+    wrong = torch.zeros((), dtype=torch.int64, device=device)
+    for _ in range(4):  # from the second pass on samples are read into the memory of their batch
+        for batch in to_device(loader, device, Clock.of(device)):
+            for _ in range(5):  # the GPU lags far behind the loader
+                busy = busy @ busy / busy.norm()
+            wrong += (batch["image"] != batch["label"].view(-1, 1, 1, 1)).sum()
+
+    assert wrong.item() == 0
 
 
 @pytest.mark.parametrize("name", ["auto", "cuda"])

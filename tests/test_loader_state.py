@@ -143,7 +143,7 @@ def test_a_running_pass_is_not_moved_by_a_loaded_state(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["version", "seed", "lifetime", "size", "batch_size", "block_size"]
+    "name", ["version", "seed", "lifetime", "size", "batch_size", "block_size", "shuffle"]
 )
 def test_a_state_of_other_settings_is_refused_by_name(name: str, tmp_path: Path) -> None:
     loader = make(tmp_path)
@@ -152,6 +152,13 @@ def test_a_state_of_other_settings_is_refused_by_name(name: str, tmp_path: Path)
         loader.load_state_dict(state | {name: state[name] + 1})
     assert "\n" not in str(caught.value)
     assert loader.state_dict() == state
+
+
+def test_the_state_of_a_plain_order_does_not_continue_a_shuffled_one(tmp_path: Path) -> None:
+    plain = make(tmp_path / "plain", shuffle=False)
+    next(iter(plain))
+    with pytest.raises(ValueError, match=r"the shuffle of this loader, 1, but got shuffle=0$"):
+        make(tmp_path / "shuffled").load_state_dict(plain.state_dict())
 
 
 @pytest.mark.parametrize(
@@ -166,13 +173,14 @@ def test_a_state_that_is_none_is_refused(change: dict[str, Any], tmp_path: Path)
 
 def test_the_state_is_plain_integers(tmp_path: Path) -> None:
     assert make(tmp_path).state_dict() == {
-        "version": 2,
+        "version": 3,
         "seed": 7,
         "lifetime": 3,
         "size": 23,
         "world_size": 1,
         "batch_size": 4,
         "block_size": 1,
+        "shuffle": 1,
         "epoch": 0,
         "num_batches": 0,
     }

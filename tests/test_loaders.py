@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from reuseloader import ReuseKey, ReusePolicy
 from training.config import ConfigError
+from training.data.digits import Digits
 
 AUGMENTED = ("augment=digits", "data.train.limit=24", "data.val.limit=9", "batch_size=5")
 
@@ -88,3 +89,20 @@ def test_data_that_does_not_fit_the_config_is_named(tmp_path: Path) -> None:
         begin(tmp_path / "run", "data.num_classes=11") as run,
     ):
         prepare(run)
+
+
+class NoDigits(Digits):
+    """Digits of which there are none."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_a_set_without_samples_is_said_before_training(tmp_path: Path, split: str) -> None:
+    with (
+        pytest.raises(ConfigError) as raised,
+        begin(tmp_path / "run", f"data.{split}._target_=test_loaders.NoDigits") as run,
+    ):
+        prepare(run)
+    assert str(raised.value) == f"data.{split} must hold at least one sample, but it is empty"

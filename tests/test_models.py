@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
+
 import pytest
+import runs
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from training.checks import ConfigError
 from training.models import SmallConvNet, has_batch_norm
 
 
@@ -70,3 +75,23 @@ def test_only_a_network_that_normalises_over_the_batch_now_is_said_to(model: Sma
     assert has_batch_norm(model)
     assert not has_batch_norm(model.eval())
     assert not has_batch_norm(nn.Linear(2, 2))
+
+
+@pytest.mark.slow
+def test_a_model_of_timm_trains_from_random_weights(tmp_path: Path) -> None:
+    pytest.importorskip("timm")
+    name = "model.model_name=test_resnet"  # the smallest that it has
+
+    (row,) = runs.train(tmp_path, "model=timm", name, "trainer.fast_dev_run=true")
+
+    assert math.isfinite(row["train_loss"]) and math.isfinite(row["val_loss"])
+
+
+@pytest.mark.slow
+def test_a_model_that_timm_does_not_have_is_a_line(tmp_path: Path) -> None:
+    pytest.importorskip("timm")
+
+    with pytest.raises(ConfigError, match=r"^model: .*resnet19") as raised:
+        runs.train(tmp_path, "model=timm", "model.model_name=resnet19")
+
+    assert "\n" not in str(raised.value)

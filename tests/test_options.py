@@ -219,7 +219,7 @@ WRONG = {
     "precision": ("fp8", "one of fp32, tf32, bf16, fp16"),
     "accumulate": (0, "a positive integer"),
     "echo": (0, "a positive integer"),
-    "clip_norm": (0.0, "null or a positive number"),
+    "clip_norm": (0.0, "null or a finite positive number"),
     "ema_decay": (1.0, "null or a number in [0, 1)"),
     "label_smoothing": (1.0, "a number in [0, 1)"),
     "mixup_alpha": (-0.1, "0 or larger"),
@@ -239,6 +239,12 @@ def test_a_value_outside_its_range_is_a_line_that_names_the_rule(name: str) -> N
         with pytest.raises(ConfigError) as raised:
             TrainerConfig(**{name: bad})
         assert str(raised.value) == f"trainer.{name} must be {rule}, but got trainer.{name}={bad}"
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, -1.0])
+def test_a_norm_that_clips_nothing_or_everything_is_refused(value: float) -> None:
+    with pytest.raises(ConfigError, match=rf"finite positive number, but got .*clip_norm={value}$"):
+        TrainerConfig(clip_norm=value)
 
 
 @pytest.mark.parametrize(("name", "value"), [("log_every", 0), ("num_pictures", -1)])

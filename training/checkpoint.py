@@ -6,7 +6,8 @@ import os
 import shutil
 import struct
 import zlib
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -42,9 +43,11 @@ def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
     Args:
         path: ends in `.pt`.
         content: `loader` says with which epoch and batch to go on.
+
+    Raises:
+        OSError: it cannot be written, on a full disk for example; an older one stays.
     """
-    temporary = path.with_suffix(".tmp")
-    with open(temporary, "wb+") as file:
+    with _whole(path) as temporary, open(temporary, "wb+") as file:
         torch.save(content, file)
         length = file.tell()
         place = content.get("loader") or {"epoch": 0, "num_batches": 0}
@@ -53,15 +56,41 @@ def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
         file.write(head + checksum.to_bytes(4, "little"))
         file.flush()
         os.fsync(file.fileno())
-    os.replace(temporary, path)
     with suppress(OSError):  # the new name, too, has to outlive a power cut
         folder = os.open(path.parent, os.O_RDONLY)
         os.fsync(folder)
         os.close(folder)
 
 
+@contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    """Put a file in its place when the block has written all of it to where it is told to."""
+    temporary = path.with_suffix(".tmp")
+    try:
+        yield temporary
+    except Exception as error:
+        with suppress(OSError):
+            temporary.unlink()  # on a full disk it would stand in its own way
+        cause = _error_of_the_system(error)
+        if cause is None:
+            raise
+        raise OSError(cause.errno, cause.strerror, str(path)) from error
+    os.replace(temporary, path)
+
+
+def _error_of_the_system(error: BaseException | None) -> OSError | None:
+    """Return what is behind an exception: torch.save says of a full disk `unexpected pos`."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
 def keep_numbered(path: Path, step: int, keep: int) -> None:
-    """Keep a checkpoint under the number of its step, and of these the newest so many."""
+    """Keep a checkpoint under the number of its step, and of these the newest so many.
+
+    Raises:
+        OSError: as `write_checkpoint`, on a file system without hard links.
+    """
     if keep == 0:
         return
     numbered = path.with_name(f"step-{step:08d}.pt")
@@ -70,9 +99,12 @@ def keep_numbered(path: Path, step: int, keep: int) -> None:
     try:
         os.link(path, numbered)
     except OSError:  # a file system without hard links
-        shutil.copyfile(path, numbered)
-    for older in sorted(path.parent.glob("step-*.pt"))[:-keep]:
-        older.unlink()
+        with _whole(numbered) as temporary:
+            shutil.copyfile(path, temporary)
+    steps = (other.stem.removeprefix("step-") for other in path.parent.glob("step-*.pt"))
+    # By number and not by name: beyond 99,999,999 they have more digits.
+    for older in sorted((text for text in steps if text.isdecimal()), key=int)[:-keep]:
+        path.with_name(f"step-{older}.pt").unlink()
 
 
 def read_newest(folder: Path, run: Path) -> Found:

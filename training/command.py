@@ -29,6 +29,7 @@ from training.complaints import report
 from training.config import Config, ConfigError, load_config
 from training.curriculum import expand
 from training.device import spread
+from training.disk import UnsavedError
 from training.distributed import ranks
 from training.elastic import after_restart, forget
 from training.explain import explain, mistake_in_files
@@ -45,7 +46,7 @@ from training.sweeps import JobError, failures
 from training.torchrun import command_name, each_rank, follow, lead, refuse_sweep
 
 USER_ERRORS = (
-    *(ConfigError, FolderInUseError, ImpureBuildError, UnstorableSampleError),
+    *(ConfigError, FolderInUseError, ImpureBuildError, UnstorableSampleError, UnsavedError),
     *(HydraException, OmegaConfBaseException),
 )
 

@@ -1,8 +1,11 @@
-"""What the messages of a run look like in its log."""
+"""The log of a run: what its messages look like, and what becomes of those that find no room."""
 
 from __future__ import annotations
 
 import logging
+import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from training.redaction import Redaction
@@ -23,3 +26,27 @@ class FileFormatter(logging.Formatter):
     def formatException(self, ei: Any) -> str:  # noqa: N802
         """Return a traceback."""
         return self._redact(super().formatException(ei))
+
+
+class LogFile(logging.FileHandler):
+    """Writes train.log. That it cannot, on a full disk for example, is said once and stops nothing.
+
+    Args:
+        path: made with the first message, so that a finished run stays as it is.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, encoding="utf-8", errors="backslashreplace", delay=True)
+        self._was_said = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Say once what the error is that is being handled."""
+        if not self._was_said:
+            error = sys.exc_info()[1]
+            print(f"warning: {self.baseFilename} cannot be written: {error}", file=sys.stderr)
+        self._was_said = True
+
+    def close(self) -> None:
+        """Close the file, with or without the last messages."""
+        with suppress(OSError):
+            super().close()

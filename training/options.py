@@ -52,7 +52,8 @@ class TrainerConfig:
         check("trainer.monitor", monitor, monitor in MONITORS, f"one of {', '.join(MONITORS)}")
         smoothing, norm, decay = self.label_smoothing, self.clip_norm, self.ema_decay
         check("trainer.label_smoothing", smoothing, 0 <= smoothing < 1, "a number in [0, 1)")
-        check("trainer.clip_norm", norm, norm is None or norm > 0, "null or a positive number")
+        fits = norm is None or 0 < norm < math.inf
+        check("trainer.clip_norm", norm, fits, "null or a finite positive number")
         fits = decay is None or 0 <= decay < 1
         check("trainer.ema_decay", decay, fits, "null or a number in [0, 1)")
 

@@ -24,8 +24,9 @@ from training.agreement import Agreement
 from training.checkpoint import keep_numbered, write_checkpoint
 from training.complaints import Console, cause_of
 from training.config import Config, ConfigError
+from training.disk import UnsavedError, writing
 from training.distributed import ranks
-from training.logs import FileFormatter
+from training.logs import FileFormatter, LogFile
 from training.redaction import Redaction
 from training.resolved import config_digest
 from training.sections import Table
@@ -57,6 +58,7 @@ class Run:
 
     Raises:
         ConfigError: the folder holds a run, or cannot be written.
+        UnsavedError: by every method that writes, when the disk is full for example.
     """
 
     def __init__(self, directory: Path, config: Config, record: Record) -> None:
@@ -82,12 +84,7 @@ class Run:
             self._begin(record)
         self._handlers: list[logging.Handler] = [Console(), logging.NullHandler()]
         if self._writes:
-            self._handlers[1] = logging.FileHandler(
-                directory / "train.log",
-                encoding="utf-8",
-                errors="backslashreplace",
-                delay=True,  # a finished run stays as it is
-            )
+            self._handlers[1] = LogFile(directory / "train.log")
 
     @property
     def is_begun(self) -> bool:
@@ -204,10 +201,31 @@ class Run:
         if self._writes and kind is not None and issubclass(kind, KeyboardInterrupt):
             log.warning("interrupted; what is recorded and prepared stays in %s", self.directory)
         log.handlers = [self._handlers[1]]  # the screen is for the command, which reports errors
-        if self._is_begun:
-            self._end(kind, error)
-        elif self._remove_cache:
-            self._remove_empty_cache()
+        try:
+            if self._is_begun:
+                self._end(error)
+            elif self._remove_cache:
+                self._remove_empty_cache()
+        finally:
+            self._let_go()
+
+    def _end(self, error: BaseException | None) -> None:
+        if error is None:
+            self._status("done")
+            if self._remove_cache and ranks().local_rank == 0:
+                shutil.rmtree(self.cache, ignore_errors=True)
+            return
+        was_asked = isinstance(error, (KeyboardInterrupt, SystemExit))
+        with suppress(UnsavedError):  # it would hide what ended the run
+            if was_asked:
+                self._status("interrupted")
+            else:
+                self._status("failed", self.redact(cause_of(error)))
+        if not was_asked:
+            log.error("failed", exc_info=error)
+
+    def _let_go(self) -> None:
+        """Give back what `__enter__` took."""
         self.signals.restore()
         warnings.formatwarning = self._format_warning
         logging.captureWarnings(False)
@@ -216,18 +234,8 @@ class Run:
             logger.setLevel(level)
         self._handlers[1].close()
         if self._metrics is not None:
-            self._metrics.close()
-
-    def _end(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
-        if kind is None or error is None:
-            self._status("done")
-            if self._remove_cache and ranks().local_rank == 0:
-                shutil.rmtree(self.cache, ignore_errors=True)
-        elif issubclass(kind, (KeyboardInterrupt, SystemExit)):
-            self._status("interrupted")
-        else:
-            self._status("failed", self.redact(cause_of(error)))
-            log.error("failed", exc_info=error)
+            with suppress(OSError):  # of a row that could not be written
+                self._metrics.close()
 
     def _remove_empty_cache(self) -> None:
         """Leave no folders behind that were made only to find that nothing is to be trained."""
@@ -239,22 +247,25 @@ class Run:
         """Append an epoch to `metrics.csv`."""
         if not self._writes:
             return
-        if self._metrics is None:
-            self._metrics = open(self.directory / "metrics.csv", "a", newline="", encoding="utf-8")  # noqa: SIM115
-            if self._metrics.tell() == 0:
-                csv.DictWriter(self._metrics, row).writeheader()
-        csv.DictWriter(self._metrics, row).writerow(row)
-        self._metrics.flush()
-        os.fsync(self._metrics.fileno())  # before the checkpoint that is behind it
+        path = self.directory / "metrics.csv"
+        with writing(self.directory, self.checkpoints):
+            if self._metrics is None:
+                self._metrics = open(path, "a", newline="", encoding="utf-8")  # noqa: SIM115
+                if self._metrics.tell() == 0:
+                    csv.DictWriter(self._metrics, row).writeheader()
+            csv.DictWriter(self._metrics, row).writerow(row)
+            self._metrics.flush()
+            os.fsync(self._metrics.fileno())  # before the checkpoint that is behind it
 
     def save_checkpoint(self, name: str, state: dict[str, Any]) -> None:
         """Write `checkpoints/<name>.pt` whole: the previous one stays until it is there."""
         if not self._writes:
             return
         path = self.checkpoints / f"{name}.pt"
-        write_checkpoint(path, state)
-        if name == "last":
-            keep_numbered(path, state["step"], self.config.checkpoint.keep)
+        with writing(self.directory, self.checkpoints):
+            write_checkpoint(path, state)
+            if name == "last":
+                keep_numbered(path, state["step"], self.config.checkpoint.keep)
 
     def _status(self, status: str, error: str | None = None) -> None:
         now = _now()
@@ -277,11 +288,12 @@ class Run:
         if not self._writes:
             return
         temporary = self.directory / f"{name}.tmp"
-        with open(temporary, "w", encoding="utf-8", errors="replace") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())  # a power cut must not leave the new name without its text
-        os.replace(temporary, self.directory / name)
+        with writing(self.directory, self.checkpoints):
+            with open(temporary, "w", encoding="utf-8", errors="replace") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())  # a power cut must not leave the new name without its text
+            os.replace(temporary, self.directory / name)
 
 
 def _now() -> str:

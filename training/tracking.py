@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -60,11 +61,16 @@ class TensorBoard:
         from torch.utils.tensorboard import SummaryWriter
         from torch.utils.tensorboard.summary import hparams
 
+        others = threading.enumerate()
         self._writer = SummaryWriter(str(directory / "tensorboard"), purge_step=step)
         # Not add_hparams: that begins a second run in a folder named by the time.
         metrics = {"val/accuracy": 0.0, "val/loss": 0.0}
         for summary in hparams(settings, metrics):
             self._writer._get_file_writer().add_summary(summary)
+        for thread in set(threading.enumerate()) - set(others):
+            # What stops the one that writes is raised by the next call, and said in a line then:
+            # let it not print a traceback as well.
+            thread._invoke_excepthook = lambda *_: None  # type: ignore[attr-defined]
 
     def scalars(self, values: dict[str, float], step: int) -> None:
         for name, value in values.items():
