@@ -33,6 +33,12 @@ def largest_file(num_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+def measured(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows without times, and without what was found stored."""
+    counts = ("built", "reused")
+    return [{k: v for k, v in row.items() if k not in counts} for row in runs.without_times(rows)]
+
+
 class CannotBePickled:
     def __reduce__(self) -> Any:
         raise ZeroDivisionError
@@ -93,7 +99,7 @@ def test_a_run_that_finds_no_room_for_a_checkpoint_ends_and_goes_on_from_the_one
 
     rows = runs.resume(tmp_path / "run")
 
-    assert runs.without_times(whole) == runs.without_times(rows)
+    assert measured(whole) == measured(rows)
 
 
 @pytest.mark.parametrize("name", ["metrics.csv", "status.json.tmp", "train.log"])

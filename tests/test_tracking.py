@@ -53,7 +53,9 @@ def test_a_tracker_that_fails_is_left_out_with_one_warning_and_the_others_go_on(
         for step in range(3):
             trackers.scalars({"train/loss": 0.5}, step)
 
-    assert caplog.messages == ["bad failed and is left out from here on: no space left"]
+    assert caplog.messages == [
+        "bad failed and is left out from here on: no space left on the device"
+    ]
     assert len(bad.calls) == 1
     assert len(good.calls) == 4
     assert good.calls[-1] == ("close", False)

@@ -72,7 +72,7 @@ def _whole(path: Path) -> Iterator[Path]:
         with suppress(OSError):
             temporary.unlink()  # on a full disk it would stand in its own way
         cause = _error_of_the_system(error)
-        if cause is None:
+        if cause is None or cause is error:
             raise
         raise OSError(cause.errno, cause.strerror, str(path)) from error
     os.replace(temporary, path)

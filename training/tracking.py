@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import shorten
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ import yaml
 from torch import Tensor
 from torchvision.transforms.v2.functional import to_pil_image
 
-from training.checks import ConfigError
+from training.checks import ConfigError, reason
 from training.distributed import ranks
 from training.options import TrackerConfig
 from training.randomness import aside
@@ -22,6 +23,7 @@ from training.randomness import aside
 log = logging.getLogger("training")
 
 _MAX_MLFLOW_PARAMS = 100  # a call, says the MLflow REST API
+_MAX_REASON = 300  # characters; a database adds its query and its parameters
 
 
 class Tracker(Protocol):
@@ -119,6 +121,8 @@ class Mlflow:
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
+        # What goes wrong in its database it raises as well as it logs it, with a traceback.
+        logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
         self._client = MlflowClient(options.get("tracking_uri"))
         name = options.get("experiment", "reuseloader")
         known = self._client.get_experiment_by_name(name)
@@ -241,8 +245,8 @@ class Trackers:
 
 
 def _say(name: str, error: Exception) -> None:
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    log.warning("%s failed and is left out from here on: %s", name, reason)
+    text = shorten(reason(error), _MAX_REASON)
+    log.warning("%s failed and is left out from here on: %s", name, text)
 
 
 def flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
