@@ -20,9 +20,9 @@ from torch.optim.swa_utils import AveragedModel
 from reuseloader import FOREVER, ReuseDataLoader, ReuseKey
 from training import loop
 from training.data.digits import Digits
-from training.device import Preprocess
+from training.device import Preprocess, windows
 from training.distributed import ranks
-from training.loop import update, windows
+from training.loop import update
 from training.metrics import Meters
 from training.models import SmallConvNet
 from training.optim import Plan

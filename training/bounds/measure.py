@@ -17,9 +17,9 @@ from reuseloader import FOREVER
 from training.bounds.passes import Times, read_times, timed_pass, workers_memory
 from training.bounds.prediction import Costs, Input
 from training.config import Config
-from training.device import Batch, Preprocess, choose_device, repeat, set_up, to_device
+from training.device import Batch, Preprocess, choose_device, repeat, set_up, to_device, windows
 from training.loaders import Loaders, make_loaders
-from training.loop import Job, evaluate, update, windows
+from training.loop import Job, evaluate, update
 from training.models import has_batch_norm
 from training.optim import Plan
 from training.records import Record, Run
