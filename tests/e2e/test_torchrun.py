@@ -15,7 +15,7 @@ import pytest
 import torch
 from commands import PROJECT, SMALL, Outcome, Trainer, metrics, without_times
 
-FAULTY = ("model._target_=tests.faulty.Faulty", "batch_size=16", "epochs=2", "augment=none")
+FAULTY = ("model._target_=faulty.Faulty", "batch_size=16", "epochs=2", "augment=none")
 """Two updates an epoch on each of two ranks."""
 
 
@@ -36,7 +36,10 @@ class Launcher:
                 *(str(PROJECT / "train.py"), *rest),
             ],
             cwd=self.trainer.folder,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+            env={
+                **{**os.environ, "OMP_NUM_THREADS": "1"},
+                **{"PYTHONPATH": str(PROJECT / "tests"), **variables},
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -84,7 +87,7 @@ def test_two_ranks_leave_one_run_and_say_everything_once(
 ) -> None:
     outcome = torchrun.run(
         *("lifetime=2", "seed=42", "epochs=2", "augment=none", "tracker=tensorboard"),
-        *("model._target_=tests.faulty.Faulty", "+model.how=warn", "+model.step=1"),
+        *("model._target_=faulty.Faulty", "+model.how=warn", "+model.step=1"),
     )
     assert outcome.code == 0, outcome.err
     names = {path.name for path in outcome.run.iterdir()}
