@@ -86,6 +86,47 @@ def test_the_verdict_names_the_fastest_that_keeps_the_accuracy(tmp_path: Path) -
     )
 
 
+def test_of_lifetimes_that_are_about_as_fast_the_shorter_is_chosen(tmp_path: Path) -> None:
+    runs = {
+        "0": {"lifetime": 1, "accuracies": [0.5, 0.9], **ONCE},
+        "1": {"lifetime": 2, "accuracies": [0.5, 0.9], **TWICE},
+        "2": {"lifetime": 4, "accuracies": [0.5, 0.9], "row": {"epoch_s": 4.4, "wait_s": 1.0}},
+    }
+    said = verdict(read_sweep(write_serial_runs(tmp_path / "sweep", runs)))
+
+    assert said.startswith("Choose lifetime=2: it reaches 89.1 % accuracy in 9 s, lifetime=1 in")
+    assert "Faster still" not in said
+
+
+def test_the_verdict_says_where_the_seeds_contradict_each_other(tmp_path: Path) -> None:
+    rows = {1: [9.0, 6.0, 9.0], 2: [6.5, 6.0, 4.0]}
+    runs = {
+        f"{lifetime}{seed}": {
+            "lifetime": lifetime,
+            "seed": seed,
+            "accuracies": [0.5, 0.9 + 0.01 * lifetime],
+            "row": {"epoch_s": seconds},
+        }
+        for lifetime, times in rows.items()
+        for seed, seconds in enumerate(times)
+    }
+    said = verdict(read_sweep(write_serial_runs(tmp_path / "sweep", runs)))
+
+    assert said.startswith("Choose lifetime=2: ")
+    assert said.endswith(
+        "(3 seeds). The accuracies differ by more than the seeds scatter, and the times of some "
+        "seeds lie the other way round."
+    )
+
+
+def test_a_trial_of_one_batch_has_no_verdict(tmp_path: Path) -> None:
+    trainer = {"fast_dev_run": True}
+    runs = {str(n): {"lifetime": n, "trainer": trainer} for n in (1, 2)}
+    sweep = read_sweep(write_serial_runs(tmp_path / "sweep", runs))
+
+    assert verdict(sweep) == "A trial of one batch a job: it works, and compares nothing."
+
+
 def test_the_verdict_does_not_choose_what_loses_accuracy(tmp_path: Path) -> None:
     worse = {"accuracies": [0.99, 0.9, 0.95]}
     assert verdict(lifetimes(tmp_path, run2=worse, run3=worse)) == (
@@ -195,6 +236,8 @@ def test_a_plan_says_what_is_compared_with_what(tmp_path: Path) -> None:
     assert list(sweep.sections) == ["at equal epochs", "at equal time"]
     assert sweep.unfinished == [("9", "left no record")]
     assert "## At equal time" in text
+    assert text.count("| setting | at equal epochs | at equal time |") == 1
+    assert "| `lifetime=2` | 100.00 % | 99.00 % |" in text
     assert verdict(sweep).endswith("At equal time it ends at 99.00 %.")
 
 

@@ -153,6 +153,24 @@ def test_a_plan_of_several_sections_is_drawn(tmp_path: Path, figures: list[Figur
     assert overlaps(figures[0]) == []
 
 
+def test_seeds_that_do_not_reach_the_target_are_counted_beside_those_that_do(
+    tmp_path: Path, figures: list[Figure]
+) -> None:
+    write_serial_runs(
+        tmp_path / "sweep",
+        {
+            "0": {"lifetime": 1, "accuracies": [0.5, 1.0]},
+            "1": {"lifetime": 2, "accuracies": [0.5, 1.0]},
+            "2": {"lifetime": 2, "accuracies": [0.5, 0.6], "seed": 1},
+            "3": {"lifetime": 4, "accuracies": [0.5, 0.6]},
+        },
+    )
+    write_report(tmp_path / "sweep")
+
+    times = panels(figures[0])[2]
+    assert [text.get_text() for text in times.texts] == ["1 of 2 seeds", "not reached"]
+
+
 def test_times_that_are_not_compared_are_not_drawn(tmp_path: Path, figures: list[Figure]) -> None:
     write_serial_runs(
         tmp_path / "sweep",
