@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from training.lifetime_sweep.book import Book
 from training.lifetime_sweep.serial import CONSOLE, Serial
 from training.options import SweepConfig
 from training.report.sweep import PLAN, read_sweep
+from training.signals import Interrupted
 
 SECONDS = {1: 8.0, 2: 4.0, 4: 2.0}  # of an epoch, by lifetime
 CONFIG = {"epochs": 4, "lifetime": 2, "seed": 42, "sweep": {"lifetimes": [1, 2]}}
@@ -266,3 +268,26 @@ def test_the_plan_is_there_from_the_beginning_and_says_the_command(tmp_path: Pat
     Serial(book=book_of(tmp_path / "sweep"), arguments=[], run=run)()
     assert seen[0]["command"] == "python train.py ..."
     assert {job["folder"] for job in seen[0]["jobs"]} == set(EXPECTED)
+    assert {job.get("error") for job in seen[0]["jobs"]} == {"not run"}
+
+
+def test_a_sweep_that_was_stopped_has_a_report_of_what_is_there(tmp_path: Path) -> None:
+    runner = Runner()
+
+    def run(arguments: list[str], console: Path) -> int:
+        if len(runner.calls) == 4:
+            raise Interrupted(signal.SIGTERM)
+        return runner(arguments, console)
+
+    book = book_of(tmp_path / "sweep")
+    with pytest.raises(Interrupted):
+        Serial(book=book, arguments=[], run=run)()
+    sweep = read_sweep(tmp_path / "sweep")
+
+    assert [(s.name, len(s.runs)) for s in sweep.first] == [("lifetime=1", 1), ("lifetime=2", 2)]
+    assert sweep.unfinished == [
+        ("epochs-lifetime-1-seed-1", "not run"),
+        ("wall_time-lifetime-2-seed-0", "not run"),
+        ("wall_time-lifetime-2-seed-1", "not run"),
+        ("stored-lifetime-2-seed-1", "not run"),
+    ]

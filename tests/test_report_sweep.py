@@ -57,6 +57,10 @@ def test_the_time_to_the_target_ends_with_the_epoch_that_reaches_it(tmp_path: Pa
     assert one.epochs_to(sweep.target).values == (3, 2)
     assert two.time_to(sweep.target).values == (13.5, 13.5)
     assert gain(sweep, two) == pytest.approx(22.5 / 13.5)
+    text = describe_sweep(sweep, None)
+    assert "| time to 99.0 % | epochs to it | faster | time |" in text
+    assert "| 22.5 s | 2.5 | 1.00 x | 27 s |" in text
+    assert "| 13.5 s | 3 | 1.67 x | 13.5 s |" in text
 
 
 def test_a_target_may_be_given_and_not_be_reached(tmp_path: Path) -> None:

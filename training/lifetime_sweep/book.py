@@ -110,7 +110,8 @@ class Book:
             "section": SECTIONS[kind],
             "setting": f"lifetime={job.lifetime}",
         }
-        error = self.errors.get(job.folder)
+        waits = None if (self.folder / job.folder).exists() else "not run"
+        error = self.errors.get(job.folder, waits)
         return entry if error is None else {**entry, "error": error}
 
     def note_others(self, job: Job, share: float | None) -> None:

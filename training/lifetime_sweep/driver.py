@@ -22,6 +22,7 @@ from training.lifetime_sweep.book import Book
 from training.lifetime_sweep.process import FreshProcesses
 from training.lifetime_sweep.serial import Serial
 from training.options import SweepConfig
+from training.redaction import Redaction
 from training.signals import Interrupted
 from training.sweeps import start
 
@@ -56,7 +57,7 @@ def _sweep(folder: Path, composed: DictConfig) -> dict[str, str]:
     given = parse(sys.argv[1:])
     config, record = read(composed, HydraConfig.get())
     _check(config, given.overrides)
-    command = f"python train.py {shlex.join(given.overrides)}"
+    command = Redaction(record.variables)(f"python train.py {shlex.join(sys.argv[1:])}")
     book = Book(folder=folder, sweep=_sweep_of(config), command=command)
     book.open(record.config)
     shared, cache = _shared(folder, given), config.cache.directory

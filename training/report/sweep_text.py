@@ -38,7 +38,8 @@ def _settings_table(sweep: Sweep, settings: list[Setting]) -> str:
     timed = not sweep.doubts
     head = ["setting", "seeds", "epochs", "last accuracy", "best accuracy", "samples built"]
     if timed:
-        head += [f"time to {percent(sweep.target, 1)}", "faster", "time", "warm-up", "waiting"]
+        target = percent(sweep.target, 1)
+        head += [f"time to {target}", "epochs to it", "faster", "time", "warm-up", "waiting"]
     rows = []
     for setting in settings:
         epochs = sorted({len(run.rows) for run in setting.runs})
@@ -54,6 +55,7 @@ def _settings_table(sweep: Sweep, settings: list[Setting]) -> str:
             times = [setting.time_s, setting.warmup_s]
             row += [
                 _reached(setting.time_to(sweep.target)),
+                _rounded(setting.epochs_to(sweep.target)),
                 _gain(sweep, setting),
                 *(duration(spread.mean) for spread in times),
                 percent(setting.wait_share.mean, 0),
@@ -78,6 +80,10 @@ def _reached(times: Spread) -> str:
         return "not reached"
     text = duration(times.mean)
     return text if times.is_complete else f"{text} ({len(times.values)} of {times.num_seeds} seeds)"
+
+
+def _rounded(epochs: Spread) -> str:
+    return f"{epochs.mean:.3g}" if epochs.values else "-"
 
 
 def _gain(sweep: Sweep, setting: Setting) -> str:
