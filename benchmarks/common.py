@@ -1,4 +1,4 @@
-"""What the benchmarks share: where they ran, alternating measurements, and tables."""
+"""What the benchmarks share: where they ran, loaders, alternating measurements, and tables."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import platform
 import resource
 import statistics
 import subprocess
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -16,7 +17,13 @@ from typing import Any, TypeVar
 
 import torch
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(
+    0, str(ROOT)
+)  # for `training`, which is not installed, and this library before others
+
+from reuseloader import ReuseDataLoader, load_tensors, save_tensors  # noqa: E402
+
 T = TypeVar("T")
 PACKAGES = ["torch", "numpy", "xxhash", "tensordict", "diskcache", "litdata", "monai"]
 
@@ -100,6 +107,17 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def shuffled(build: Any, size: Any, folder: Path, **options: Any) -> ReuseDataLoader:
+    """Return a loader in the fast format whose order is new in each pass."""
+    formats = {"save": save_tensors, "load": load_tensors}
+    return ReuseDataLoader(build, size, folder, shuffle=True, **formats, **options)
+
+
+def say_where() -> None:
+    """Print hardware, versions, commit, date and load."""
+    print("\n" + "\n".join(f"{name}: {value}" for name, value in environment().items()))
 
 
 def one_thread() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import environment, one_thread, table
+from common import one_thread, say_where, table
 from PIL import Image, ImageOps
 from torchvision.io import ImageReadMode, decode_image
 
@@ -69,7 +69,7 @@ def main() -> None:
         ours, theirs = (cpu_ms(decode, files) for decode in (by_torchvision, by_pillow))
         rows.append([name, f"{ours:.2f} ms", f"{theirs:.2f} ms", "yes" if same else "no"])
     print(table(["", "torchvision.io", "Pillow", "same bits"], rows))
-    print("\n" + "\n".join(f"{name}: {value}" for name, value in environment().items()))
+    say_where()
 
 
 if __name__ == "__main__":

@@ -2,10 +2,12 @@
 
     python benchmarks/remote.py
 
-First the rate at which reused slots reach the training process, with 2 workers, and the share of
-the time in which that process held the interpreter lock: a thread spins beside the loop, and what
-it neither runs nor waits for a core (as Linux counts it) it waits for the lock. Then epochs over a
-store behind a web server of another process, which waits before each answer.
+First the rate at which reused slots reach the training process with 2 workers; that process sums
+every batch, so that all of it is read. Beside it stands the share of the time in which it held the
+interpreter lock, in two ways: by py-spy, which looks 250 times a second, and by a thread that spins
+beside the loop, and waits for the lock when it neither runs nor waits for a core (as Linux counts
+both). Then epochs over a store behind a web server of another process, which waits before each
+answer.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ import argparse
 import io
 import multiprocessing
 import os
+import shutil
+import subprocess
 import sys
 import tempfile
 import threading
@@ -28,25 +32,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import environment, one_thread, table
+from common import one_thread, say_where, shuffled, table
+from torchvision.transforms import v2
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from reuseloader import FOREVER, ReuseDataLoader, ReuseKey
+from training.build import build_image
+from training.curriculum import Steps
+from training.data.remote import Remote
 
-from torchvision.transforms import v2  # noqa: E402
-
-from reuseloader import (  # noqa: E402
-    FOREVER,
-    ReuseDataLoader,
-    ReuseKey,
-    load_tensors,
-    save_tensors,
-)
-from training.build import build_image  # noqa: E402
-from training.curriculum import Steps  # noqa: E402
-from training.data.remote import Remote  # noqa: E402
-
-SIZES = {0: 100, 2: 200, 4: 400}
+BATCH_BYTES = 2**24
+AIM_MB = 600  # a second
+SIZES = {0: 200, 2: 400, 4: 800}
 NUM_RECORDS, RECORD_SHAPE = 1000, (3, 256, 256)
 
 
@@ -65,67 +61,117 @@ class Noise:
 class Probe(threading.Thread):
     """Spins, and finds out which share of the time it waited for the interpreter lock."""
 
+    share = 0.0
+
+    def __enter__(self) -> Probe:
+        self._on = True
+        # So often the lock is asked back from a thread that spins; 5 ms would slow the loop down.
+        self._interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-4)
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._on = False
+        self.join()
+        sys.setswitchinterval(self._interval)
+
     def run(self) -> None:
-        self.stopped = False
         file = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
-        start = time.perf_counter_ns()
-        before = sum(map(int, file.read_text().split()[:2]))
-        while not self.stopped:
+        start, before = time.perf_counter_ns(), _on_or_queued_ns(file)
+        while self._on:
             pass
-        on_or_queued = sum(map(int, file.read_text().split()[:2])) - before
-        self.share = 1 - on_or_queued / (time.perf_counter_ns() - start)
+        spent = _on_or_queued_ns(file) - before
+        self.share = max(0.0, 1 - spent / (time.perf_counter_ns() - start))
 
 
-def rate(loader: ReuseDataLoader, probed: bool) -> tuple[float, float]:
-    """Return MB a second of a pass, and the share of the lock, or of the processor unprobed."""
-    probe = Probe()
-    if probed:
-        probe.start()
-        time.sleep(0.05)
+def _on_or_queued_ns(schedstat: Path) -> int:
+    return sum(map(int, schedstat.read_text().split()[:2]))
+
+
+def rate(loader: ReuseDataLoader) -> tuple[float, float]:
+    """Return MB a second of a pass, and the share of a processor that this process took."""
     start, cpu = time.perf_counter(), time.process_time()
-    num_bytes = sum(batch.nbytes for batch in loader)
+    num_bytes = 0
+    for batch in loader:
+        batch.view(torch.int64).sum()
+        num_bytes += batch.nbytes
     seconds = time.perf_counter() - start
-    share = (time.process_time() - cpu) / seconds
-    if probed:
-        probe.stopped = True
-        probe.join()
-        share = probe.share
-    return num_bytes / seconds / 1e6, share
+    return num_bytes / seconds / 1e6, (time.process_time() - cpu) / seconds
 
 
-def reused(folder: Path, sample_bytes: int, total_bytes: int, repeats: int) -> list[Any]:
-    loader = ReuseDataLoader(
+def probed(loader: ReuseDataLoader) -> tuple[float, float]:
+    """Return MB a second of a pass, and the share of the time that it held the lock."""
+    with Probe() as probe:
+        fast, _ = rate(loader)
+    return fast, probe.share
+
+
+def spied(loader: ReuseDataLoader, folder: Path, seconds: int = 3) -> float:
+    """Return the share of the time in which py-spy found the lock held by this process."""
+    program = shutil.which("py-spy", path=f"{Path(sys.executable).parent}:{os.defpath}")
+    if program is None:
+        return float("nan")
+    found, looks_a_s = folder / "stacks.txt", 250
+    words = f"record --gil --rate {looks_a_s} --duration {seconds} --format raw".split()
+    spy = subprocess.Popen(
+        [program, *words, "--pid", str(os.getpid()), "--output", str(found)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    while spy.poll() is None:
+        rate(loader)
+    # A stack and how often it was seen; no file where it never was.
+    lines = found.read_text().splitlines() if found.exists() else []
+    found.unlink(missing_ok=True)
+    return sum(int(line.rpartition(" ")[2]) for line in lines) / (looks_a_s * seconds)
+
+
+def cold(loader: ReuseDataLoader, folder: Path) -> float:
+    """Return MB a second of a pass over files that Linux does not have in its page cache."""
+    for file in folder.glob("*.pt"):
+        with open(file, "rb") as opened:
+            os.fsync(opened.fileno())
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return rate(loader)[0]
+
+
+def reused(folder: Path, sample_bytes: int, total_bytes: int, repeats: int) -> list[str]:
+    """Return a row of the table: passes over slots that hold what they need already."""
+    loader = shuffled(
         Noise(sample_bytes),
         total_bytes // sample_bytes,
         folder,
         lifetime=FOREVER,
-        shuffle=True,
-        batch_size=max(1, 2**24 // sample_bytes),
+        batch_size=max(1, BATCH_BYTES // sample_bytes),
         num_workers=2,
         persistent_workers=True,
-        save=save_tensors,
-        load=load_tensors,
     )
-    rate(loader, False)  # fills the slots
-    plain = [rate(loader, False) for _ in range(repeats)]
-    probed = [rate(loader, True) for _ in range(repeats)]
+    for _ in range(3):  # the first fills the slots
+        rate(loader)
+    plain = [rate(loader) for _ in range(repeats)]
     assert loader.stats().built == 0
+    with_probe = [probed(loader) for _ in range(repeats)]
+    spy = spied(loader, folder)
+    from_disk = [cold(loader, folder) for _ in range(repeats)]
+    fast = median(mb for mb, _ in plain)
+    # The probe slows the loop down; the lock is held for each byte, not for each second.
+    lock = median(share / mb for mb, share in with_probe) * fast
     return [
         f"{sample_bytes / 2**20:g} MiB",
-        f"{median(r for r, _ in plain):,.0f}",
-        f"{100 * median(s for _, s in plain):.0f} %",
-        f"{100 * median(s for _, s in probed):.1f} %",
-        f"{median(r for r, _ in probed):,.0f}",
+        f"{fast:,.0f}",
+        f"{100 * median(share for _, share in plain):.0f} %",
+        f"{100 * spy:.1f} %",
+        f"{100 * lock:.1f} %",
+        f"{100 * lock * AIM_MB / fast:.1f} %",
+        f"{median(from_disk):,.0f}",
     ]
 
 
 def idle_share() -> float:
     """Return what the probe finds while nothing else wants the lock."""
-    probe = Probe()
-    probe.start()
-    time.sleep(0.5)
-    probe.stopped = True
-    probe.join()
+    with Probe() as probe:
+        time.sleep(1)
     return probe.share
 
 
@@ -139,6 +185,7 @@ class Handler(BaseHTTPRequestHandler):
     """Answers with a record or the index, after a while."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # which holds the end of an answer back for 40 ms
     latency_s = 0.0
 
     def do_GET(self) -> None:
@@ -168,6 +215,7 @@ def serve(latency_s: float, port: Any) -> None:
 
 @contextmanager
 def server(latency_s: float) -> Iterator[str]:
+    """Run the web server in a process of its own; yield its address."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.Process(target=serve, args=(latency_s, sender), daemon=True)
     process.start()
@@ -179,32 +227,28 @@ def server(latency_s: float) -> Iterator[str]:
 
 
 def growing(folder: Path, url: str, num_fetches: int) -> list[list[Any]]:
+    """Return the rows of the table: epochs over more and more slots."""
     source = Remote(url, "train", size=SIZES, lifetime=2, num_fetches=num_fetches)
     steps: Any = Steps({0: v2.Identity()})
-    loader = ReuseDataLoader(
+    loader = shuffled(
         partial(build_image, source=source, transforms=steps),
         SIZES,
         folder,
         lifetime=2,
-        shuffle=True,
         batch_size=16,
         num_workers=2,
         persistent_workers=True,
         prefetch=source.prefetch,
-        save=save_tensors,
-        load=load_tensors,
     )
     rows = []
-    for epoch in range(7):
+    for epoch in range(8):
         start = time.perf_counter()
         num_bytes = sum(batch["image"].nbytes for batch in loader)
         seconds = time.perf_counter() - start
         stats = loader.stats()
         total = stats.built + stats.reused
-        rows.append(
-            [epoch, total, stats.built, f"{seconds:.2f}", f"{1000 * seconds / total:.1f}",
-             f"{num_bytes / seconds / 1e6:,.0f}"]
-        )  # fmt: skip
+        ms, mb = 1000 * seconds / total, num_bytes / seconds / 1e6
+        rows.append([epoch, total, stats.built, f"{seconds:.2f}", f"{ms:.1f}", f"{mb:,.0f}"])
     return rows
 
 
@@ -222,16 +266,16 @@ def main() -> None:
             reused(Path(name) / str(size), size, args.total_mib * 2**20, args.repeats)
             for size in (2**17, 2**20, 2**22)
         ]
-        head = ["sample", "MB/s", "processor, main process", "interpreter lock", "MB/s, probed"]
+        head = ["sample", "MB/s", "processor", "lock, py-spy", "lock, probe"]
+        head += [f"probe, at {AIM_MB} MB/s", "MB/s from disk"]
         print(table(head, rows))
-        print(f"\nthe probe beside an idle process: {100 * idle_share():.1f} %\n")
+        print(f"\nthe probe beside an idle loop: {100 * idle_share():.1f} %\n", flush=True)
         with server(args.latency_ms / 1000) as url:
             grown = growing(Path(name) / "grow", url, args.num_fetches)
         print(table(["epoch", "samples", "fetched", "s", "ms a sample", "MB/s"], grown))
-        kb = len(record(0)) / 1000
-        print(f"\nrecords of {kb:.0f} kB, {args.latency_ms:g} ms each, ", end="")
-        print(f"{args.num_fetches} at once in each of 2 workers; lifetime 2; pid {os.getpid()}")
-    print("\n" + "\n".join(f"{name}: {value}" for name, value in environment().items()))
+        print(f"\nrecords of {len(record(0)) / 1000:.0f} kB, {args.latency_ms:g} ms each, ", end="")
+        print(f"{args.num_fetches} at once in each of 2 workers; lifetime 2")
+    say_where()
 
 
 if __name__ == "__main__":
