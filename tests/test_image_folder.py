@@ -15,7 +15,7 @@ import torch
 import yaml
 from hydra import compose, initialize_config_dir
 from pictures import class_folders, encoded, picture, write
-from runs import begin, compose_config, load, make_config, prepare, train
+from runs import begin, compose_config, load, make_config, prepare, resume, train, without_times
 from torchvision.transforms import v2
 
 from reuseloader import ReusePolicy, Substitute, seeded
@@ -280,6 +280,23 @@ def test_a_run_trains_on_it_and_finds_the_number_of_classes(tmp_path: Path) -> N
     recorded = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert recorded["data"]["num_classes"] == 3
     assert recorded["data"]["train"]["root"] == str(root)
+
+
+def test_a_run_goes_on_where_its_data_was_moved_to_and_not_with_other_data(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "photos", cat=8, dog=7)
+    whole = train(tmp_path / "whole", *overrides(root), "epochs=2", "schedule=constant")
+    first = (*overrides(root), "schedule=constant", "epochs=1", "cache.keep=true")
+    train(tmp_path / "run", *first)
+    moved = root.rename(tmp_path / "elsewhere")
+    class_folders(root, cat=8, dog=7)
+    write(root / "cat" / "0.png", picture(999))
+    again = (*first, "epochs=2")
+    with pytest.raises(ConfigError, match=r"^data\.(train|val) must hold what it held when the "):
+        resume(tmp_path / "run", *again)
+    table = resume(tmp_path / "run", *again, f"data.root={moved}")
+    assert without_times(table) == without_times(whole)  # the samples stored before are used
+    recorded = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert recorded["data"]["train"]["root"] == str(moved)
 
 
 def test_training_crops_the_whole_image_and_validation_its_middle(tmp_path: Path) -> None:

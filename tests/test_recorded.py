@@ -12,7 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from runs import compose_config
 
 from training.checks import ConfigError
-from training.recorded import changes, quoted, read_config, rewrite_command
+from training.recorded import changes, quoted, read_config, rewrite_command, with_places
 from training.resolved import resolved
 
 HOSTILE = {"_target_": "builtins.open", "file": "/etc/passwd"}
@@ -129,3 +129,19 @@ def test_a_quoted_text_is_read_as_it_was(text: str) -> None:
 def test_changes_are_found_by_name(given: dict[str, Any], found: dict[str, Any]) -> None:
     recorded = {"a": 1, "b": {"c": [1, 2]}}
     assert {name: tuple(pair) for name, pair in changes(recorded, given).items()} == found
+
+
+def test_a_new_place_of_the_data_is_that_of_both_sources_unless_they_had_their_own() -> None:
+    node = {"root": "a", "val_share": 0.2}
+    recorded = {"data": {"root": "a", "train": dict(node), "val": dict(node)}}
+    both = ["data.train.root=b", "data.val.root=b"]
+    assert with_places(["epochs=3", "data.root=b"], recorded) == [*both, "epochs=3", "data.root=b"]
+    own = ["data.val.root=c", "+data.root=b"]
+    assert with_places(own, recorded) == [*both, *own]  # of two, the later one counts
+    recorded["data"]["val"] = {"root": "other"}
+    assert with_places(["data.root=b"], recorded) == ["data.train.root=b", "data.root=b"]
+    for other in ("data.val_share=1", "data.train.root=b", "root=b", "data.root"):
+        assert with_places([other], recorded) == [other]
+    remote = {"data": {"storage_options": {"key": "x"}, "train": {"storage_options": {"key": "x"}}}}
+    given = "data.storage_options.key=y"
+    assert with_places([given], remote) == ["data.train.storage_options.key=y", given]

@@ -34,7 +34,14 @@ from training.distributed import ranks
 from training.elastic import after_restart, forget
 from training.explain import explain, mistake_in_files
 from training.launch import launch
-from training.recorded import default_place, quoted, read_config, resumed, rewrite_command
+from training.recorded import (
+    default_place,
+    quoted,
+    read_config,
+    resumed,
+    rewrite_command,
+    with_places,
+)
 from training.records import Record, Run
 from training.redaction import Redaction, referred
 from training.replay import check_repeatable, compare
@@ -189,7 +196,7 @@ def _for_hydra(arguments: list[str]) -> list[str]:
         if equals and name in ("resume", "replay") and value not in ("", "null"):
             folder = Path(value.strip("'\"")).expanduser().absolute()
             rest = [other for other in arguments if other is not argument]
-            read_config(folder, name)
+            rest = with_places(rest, read_config(folder, name))
             run_dir = quoted(folder) if name == "resume" else str(default_place("run")["dir"])
             return rewrite_command(name, folder, rest, run_dir)
     return arguments

@@ -12,23 +12,28 @@ import yaml
 
 from training.checks import ConfigError
 from training.config import Config
+from training.fingerprint import ACCESS_KEYS, LOCATION_KEYS
 from training.records import Record
 from training.resolved import NOT_OF_THE_RUN
 from training.targets import PROJECT, check_targets
 
 _HYDRA_PARTS = ("run", "sweep", "output_subdir")  # what a run writes down; more would run code
 
+_PLACE_KEYS = (*LOCATION_KEYS, *ACCESS_KEYS)
+# Where the data lies and how it is got at. That it is the same data, its content says.
+_PLACES = tuple(f"data.{part}{key}" for part in ("", "train.", "val.") for key in _PLACE_KEYS)
+
 RESUMABLE = (
     *("epochs", "num_workers", "num_threads", "device", "optimizer.lr"),
     *("loader.prefetch_factor", "loader.persistent_workers", "loader.multiprocessing_context"),
     *("cache.keep", "cache.max_bytes", "cache.verify", "checkpoint", "tracker", "report"),
-    *("trainer.early_stopping", "trainer.evaluate_every"),
+    *("trainer.early_stopping", "trainer.evaluate_every", *_PLACES),
 )
 """What may change when a run goes on: all that is trained so far would have been the same."""
 
 REPEATABLE = (
     *("num_workers", "device", "loader.prefetch_factor", "loader.persistent_workers"),
-    *("loader.multiprocessing_context", "cache", "checkpoint", "tracker", "report"),
+    *("loader.multiprocessing_context", "cache", "checkpoint", "tracker", "report", *_PLACES),
 )
 """What may differ when a run is repeated: with or without it the numbers are the same."""
 
@@ -115,6 +120,26 @@ def rewrite_command(word: str, folder: Path, rest: list[str], run_dir: str) -> l
         *("hydra.output_subdir=null", f"hydra.run.dir={run_dir}", f"++{word}={quoted(folder)}"),
         *given,
     ]
+
+
+def with_places(given: list[str], recorded: dict[str, Any]) -> list[str]:
+    """Return arguments in which a new place of the data is that of both sources.
+
+    In `conf/` these refer to `data.root`, or what it is called; in a record stands what it was.
+    """
+    followers = []
+    for argument in given:
+        name, equals, value = argument.lstrip("+").partition("=")
+        group, _, key = name.partition(".")
+        first = key.partition(".")[0]
+        if group != "data" or not equals or first not in _PLACE_KEYS:
+            continue
+        data = recorded["data"]
+        for part in ("train", "val"):
+            node = data.get(part) or {}
+            if first in node and node[first] == data.get(first):
+                followers.append(f"data.{part}.{key}={value}")
+    return [*followers, *given]  # what is given for one source alone comes after that
 
 
 def quoted(value: Any) -> str:

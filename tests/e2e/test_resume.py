@@ -17,6 +17,7 @@ import pytest
 import torch
 import yaml
 from commands import Trainer, metrics, without_times
+from pictures import class_folders
 
 from training import loop
 from training.checkpoint import write_checkpoint
@@ -421,6 +422,18 @@ def test_other_data_behind_the_same_name_is_refused(train: Trainer, steps: Steps
     assert "data.val must hold what it held when the run began" in outcome.err
     (run / "inputs.json").write_text(json.dumps(marks | {"code": "older"}))
     assert "warning: the code has changed since the run began" in resume(train, run).out
+
+
+def test_a_run_goes_on_where_its_data_was_moved_to(train: Trainer, tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "photos", cat=6, dog=6)
+    data = ("data=image_folder", f"data.root={root}", "data.image_size=16", "model.width=4")
+    quick = ("batch_size=4", "num_workers=0", "tracker=csv", "report.enabled=false")
+    run = train.here(*data, *quick, "epochs=1", small=False).run
+    moved = root.rename(tmp_path / "else where")
+    outcome = resume(train, run, "epochs=2", f"data.root={moved}")
+    assert outcome.code == 0, outcome.err
+    assert f"data.train.root was {root} and is {moved} from here on" in outcome.out
+    assert len(metrics(run)) == 2
 
 
 @pytest.mark.parametrize("after", [0.3, 1.5])
