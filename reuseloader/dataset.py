@@ -26,6 +26,7 @@ from reuseloader.messages import News, add_context, announce, call
 from reuseloader.policy import ReuseKey, ReusePolicy, check_integer
 from reuseloader.residency import Residency, remove_left
 from reuseloader.sample import Substitute, compact
+from reuseloader.sharing import FolderUse
 from reuseloader.sizes import SizeTable
 from reuseloader.stats import ReuseStats
 from reuseloader.store import (
@@ -36,6 +37,7 @@ from reuseloader.store import (
     Load,
     Save,
     UnstorableSampleError,
+    check_pair,
     load_torch,
     sample_of,
     save_torch,
@@ -120,6 +122,7 @@ class ReuseDataset(Dataset[Any]):
         optional = {"finish": finish, "prefetch": prefetch}
         for name in (name for name, value in optional.items() if value is not None):
             _check_callable(name, optional[name])
+        check_pair(save, load)
         if not isinstance(fingerprint, str):
             raise ValueError(f"fingerprint must be a string, but got fingerprint={fingerprint!r}")
         self.sizes = SizeTable.of(size)
@@ -139,6 +142,7 @@ class ReuseDataset(Dataset[Any]):
         self._news: list[News] = []
         self._said_once = False
         self._batches: BatchReader | None = None
+        self._use = FolderUse(self.directory, (policy.seed, policy.lifetime, fingerprint, build))
         folder = open_folder(self.directory)
         if folder is not None:
             # Not at exit: the system unlocks then, and the order of destruction is not ours.
@@ -154,6 +158,8 @@ class ReuseDataset(Dataset[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the samples asked for next; running workers see it."""
         self._epoch.fill_(check_integer("epoch", epoch, minimum=0))
+        if self.policy.lifetime > 1:  # else nothing is stored
+            self._use.begin()
 
     def stats(self) -> ReuseStats:
         """Return the stats of this process since the dataset was made or a loader took them."""

@@ -124,6 +124,23 @@ READERS: dict[Load, Callable[[Path, Identity], Any]] = {load_torch: read_torch}
 """For a ``load`` of this library, a reader that finds out early that a file is stale."""
 
 
+PAIRS: dict[Save, Load] = {save_torch: load_torch}
+"""For a ``save`` of this library, the ``load`` that reads what it writes."""
+
+
+def check_pair(save: Save, load: Load) -> None:
+    """Raise a ValueError where both are this library's, and do not belong together."""
+    expected = PAIRS.get(save, load)
+    if load is not expected and load in PAIRS.values():
+        raise ValueError(
+            f"load must be {_name(expected)} with save={_name(save)}, but got load={_name(load)}"
+        )
+
+
+def _name(function: Any) -> str:
+    return str(function.__name__)
+
+
 def digest_of(obj: Any) -> bytes:
     """Return the digest of an envelope's identity; zeros for any other object."""
     names = Identity.__dataclass_fields__.keys()

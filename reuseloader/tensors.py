@@ -30,6 +30,7 @@ from reuseloader.checksum import CHECKSUMS
 from reuseloader.layout import Layout, read_layout
 from reuseloader.pack import take_apart
 from reuseloader.store import (
+    PAIRS,
     READERS,
     STALE,
     DamagedFileError,
@@ -164,6 +165,7 @@ def read_tensors(path: Path, identity: Identity) -> Any:
 
 
 READERS[load_tensors] = read_tensors
+PAIRS[save_tensors] = load_tensors
 
 
 def read_file(path: str | Path, digest: bytes | None) -> Any:

@@ -16,7 +16,15 @@ import torch
 from builds import draw, load_json, number, same, save_json
 from PIL import Image
 
-from reuseloader import FOREVER, ReuseDataset, ReusePolicy, load_torch, save_torch
+from reuseloader import (
+    FOREVER,
+    ReuseDataset,
+    ReusePolicy,
+    load_tensors,
+    load_torch,
+    save_tensors,
+    save_torch,
+)
 
 NAME = "00000001.pt"
 
@@ -312,3 +320,27 @@ def test_ctrl_c_during_a_read_is_no_damage(path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         open_dataset(path.parent, load=load)[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"save": save_tensors}, "load must be load_tensors with save=save_tensors, but got load="),
+        (
+            {"load": load_tensors},
+            "load must be load_torch with save=save_torch, but got load=",
+        ),
+    ],
+)
+def test_a_load_that_does_not_read_what_is_saved_is_refused(
+    options: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=f"^{said}"):
+        ReuseDataset(torch.zeros, 3, tmp_path, ReusePolicy(2), **options)
+
+
+def test_a_save_or_a_load_of_the_users_own_goes_with_any_other(tmp_path: Path) -> None:
+    own: dict[str, Any] = {"save": lambda obj, path: save_tensors(obj, path), "load": load_tensors}
+    ReuseDataset(torch.zeros, 3, tmp_path, ReusePolicy(2), **own)
+    own = {"save": save_tensors, "load": lambda path: load_tensors(path)}
+    ReuseDataset(torch.zeros, 3, tmp_path, ReusePolicy(2), **own)
