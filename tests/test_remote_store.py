@@ -115,7 +115,7 @@ def test_another_process_connects_by_itself(server: Server) -> None:
     store = store_of(server)
     store.fetch("one.bin")
     copy = pickle.loads(pickle.dumps(store))
-    assert copy._connection is None
+    assert copy._connection._opened is None
     assert copy.fetch("one.bin", len(BODY)) == BODY
     receiver, sender = os.pipe()
     pid = os.fork()
@@ -139,7 +139,7 @@ def test_a_local_folder_is_a_store_too(tmp_path: Path) -> None:
     for url in (str(tmp_path), f"file://{tmp_path}/"):
         store = store_of(url)
         assert store.fetch("b/2.bin", 2) == b"22"
-        assert list(store.files("b")) == [("b/1.bin", 1), ("b/2.bin", 2)]
+        assert list(store.sizes("b").items()) == [("b/1.bin", 1), ("b/2.bin", 2)]
 
 
 def test_a_file_system_that_cannot_be_stopped_is_left_alone_in_time(

@@ -7,13 +7,9 @@ import weakref
 from hashlib import sha256
 from typing import Any
 
-import numpy as np
-
 from training.checks import ConfigError
-from training.data.hdf5_content import check_images, class_names, dataset, digest
+from training.data.hdf5_content import blocks, class_names, digest, image_rows, label_rows
 from training.data.images import UnreadableError, from_array
-
-_NUM_BLOCKS_KEPT = 4  # in the cache of a process, unless cache_bytes says otherwise
 
 _opened: weakref.WeakSet[Hdf5] = weakref.WeakSet()
 """Who has a file open in this process."""
@@ -64,28 +60,10 @@ class Hdf5:
         self._file: Any = None
         self._data: Any = None
         with self._open() as file:
-            data, found = dataset(file, images), dataset(file, labels)
-            check_images(data)
-            if found.shape != data.shape[:1] or found.dtype.kind not in "iu":
-                raise ConfigError(
-                    f"{labels} must hold an integer for each of the {data.shape[0]} rows of "
-                    f"{images}, but is {found.dtype} of shape {found.shape}"
-                )
-            self.labels = found[:].astype(np.int64)
+            data = image_rows(file, images)
+            self.labels = label_rows(file, labels, data, num_classes)
             self.classes = class_names(file, num_classes)
-            self.block_size = data.chunks[0] if data.chunks else 1
-            block_bytes = self.block_size * data.dtype.itemsize * int(np.prod(data.shape[1:]))
-        if ((self.labels < 0) | (self.labels >= num_classes)).any():
-            raise ConfigError(
-                f"{labels} must lie in [0, {num_classes}), the classes, but go from "
-                f"{self.labels.min()} to {self.labels.max()}"
-            )
-        self._cache_bytes = _NUM_BLOCKS_KEPT * block_bytes if cache_bytes is None else cache_bytes
-        if self.block_size > 1 and self._cache_bytes < block_bytes:
-            raise ConfigError(
-                f"cache_bytes must be at least {block_bytes}, for the {self.block_size} rows that "
-                f"are compressed together, but got cache_bytes={cache_bytes}"
-            )
+            self.block_size, self._cache_bytes = blocks(data, cache_bytes)
 
     def __len__(self) -> int:
         return len(self.labels)

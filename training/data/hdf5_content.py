@@ -10,11 +10,12 @@ import numpy as np
 
 from training.checks import ConfigError
 
+_NUM_BLOCKS_KEPT = 4  # in the cache of a process, unless cache_bytes says otherwise
 _WHOLE_BYTES = 64 * 1024**2  # up to here all of the chunks are read
 _NUM_SAMPLED = 32  # of more, so many evenly spaced ones, and the last
 
 
-def dataset(file: Any, name: str) -> Any:
+def _dataset(file: Any, name: str) -> Any:
     """Return a data set of an open file.
 
     Raises:
@@ -30,13 +31,62 @@ def dataset(file: Any, name: str) -> Any:
     return found
 
 
-def check_images(data: Any) -> None:
-    """Raise a ConfigError unless the rows of a data set are images."""
+def image_rows(file: Any, name: str) -> Any:
+    """Return a data set of an open file whose rows are images.
+
+    Raises:
+        ConfigError: they are none.
+    """
+    data = _dataset(file, name)
     if (data.dtype != np.uint8 and data.dtype.kind != "f") or len(data.shape) not in (3, 4):
         raise ConfigError(
             f"{data.name} must be N x H x W, N x C x H x W or N x H x W x C, of uint8 or floats "
             f"from 0 to 1, but is {data.dtype} of shape {data.shape}"
         )
+    return data
+
+
+def label_rows(file: Any, name: str, data: Any, num_classes: int) -> np.ndarray[Any, Any]:
+    """Return the labels of images in an open file, int64.
+
+    Raises:
+        ConfigError: they are not an integer for each image, or not in [0, num_classes).
+    """
+    found = _dataset(file, name)
+    if found.shape != data.shape[:1] or found.dtype.kind not in "iu":
+        raise ConfigError(
+            f"{name} must hold an integer for each of the {data.shape[0]} rows of "
+            f"{data.name.removeprefix('/')}, but is {found.dtype} of shape {found.shape}"
+        )
+    labels: np.ndarray[Any, Any] = found[:].astype(np.int64)
+    if ((labels < 0) | (labels >= num_classes)).any():
+        raise ConfigError(
+            f"{name} must lie in [0, {num_classes}), the classes, but go from "
+            f"{labels.min()} to {labels.max()}"
+        )
+    return labels
+
+
+def blocks(data: Any, cache_bytes: int | None) -> tuple[int, int]:
+    """Return how many rows are compressed together, and the size of a cache of decompressed ones.
+
+    Args:
+        data: of an open file.
+        cache_bytes: the size that was asked for; None is room for four blocks.
+
+    Raises:
+        ConfigError: no block fits into the cache.
+    """
+    num_rows = data.chunks[0] if data.chunks else 1
+    block_bytes = num_rows * data.dtype.itemsize * int(np.prod(data.shape[1:]))
+    if cache_bytes is None:
+        return num_rows, _NUM_BLOCKS_KEPT * block_bytes
+    if num_rows > 1 and cache_bytes < block_bytes:
+        raise ConfigError(
+            f"cache_bytes must be at least {block_bytes}, for the {num_rows} rows that are "
+            f"compressed together, but got cache_bytes={cache_bytes}"
+        )
+    return num_rows, cache_bytes
 
 
 def class_names(file: Any, num_classes: int) -> list[str]:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import io
-import os
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from hashlib import sha256
 from typing import Any
 
 import numpy as np
-from torchvision import tv_tensors
 
 from reuseloader import ReuseKey, SlotRecords
 from training.checks import check, check_minimum
-from training.data.images import UnreadableError, decode, from_array
 from training.data.remote_index import read_index
+from training.data.remote_records import Records
 from training.data.standin import read_or_next, skips
 from training.data.store import Store
 
@@ -68,9 +64,10 @@ class Remote:
         check_minimum("num_attempts", num_attempts, 1)
         check_minimum("num_fetches", num_fetches, 1)
         self._skips, self._rgb = skips(on_error), rgb
-        self._store = Store(url, storage_options or {}, timeout_s, num_attempts, pause_s)
-        self._index = read_index(self._store, split)
-        known = self._index if split == "train" else read_index(self._store, "train")
+        store = Store(url, storage_options or {}, timeout_s, num_attempts, pause_s)
+        self._index = read_index(store, split)
+        self._records = Records(store, self._index, num_fetches)
+        known = self._index if split == "train" else read_index(store, "train")
         self.classes = known.classes()
         number = {name: label for label, name in enumerate(self.classes)}
         if strange := set(self._index.labels) - set(number):
@@ -80,9 +77,6 @@ class Remote:
         self._slots: SlotRecords | None = None
         if size is not None:
             self._slots = SlotRecords(size, len(self), lifetime=lifetime, seed=seed)
-        self._num_fetches = num_fetches
-        self._pool: tuple[int, ThreadPoolExecutor] | None = None
-        self._fetching: dict[int, Future[bytes]] = {}
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -93,10 +87,7 @@ class Remote:
 
     def prefetch(self, keys: list[ReuseKey]) -> None:
         """Begin to fetch the records of these keys, some at a time."""
-        if self._pool is None or self._pool[0] != os.getpid():
-            self._pool = (os.getpid(), ThreadPoolExecutor(self._num_fetches, "fetch"))
-        records = [self.record_of(key) for key in keys]
-        self._fetching = {record: self._pool[1].submit(self._fetch, record) for record in records}
+        self._records.begin([self.record_of(key) for key in keys])
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """Return the record `{"image": C x H x W, "label": int}`.
@@ -108,35 +99,7 @@ class Remote:
 
     def _read(self, record: int) -> dict[str, Any]:
         label = int(self.labels[record])
-        future = self._fetching.pop(record, None)
-        data = self._fetch(record) if future is None else future.result()
-        try:
-            return {"image": self._image(self._name(record), data), "label": label}
-        except UnreadableError as error:
-            place = f"{self._store.url}/{self._name(record)}"
-            raise UnreadableError(f"record {record}, {place}: {error}") from error
-
-    def _image(self, name: str, data: bytes) -> tv_tensors.Image:
-        if not name.lower().endswith(".npy"):
-            return decode(data)
-        try:
-            array = np.load(io.BytesIO(data), allow_pickle=False)
-        except (EOFError, OSError, ValueError) as error:
-            raise UnreadableError(f"no array: {error}") from error
-        return from_array(array, self._rgb)
-
-    def _name(self, record: int) -> str:
-        return bytes(self._index.names[record]).decode()
-
-    def _fetch(self, record: int) -> bytes:
-        digest = bytes(self._index.digests[record]).decode() or None
-        try:
-            return self._store.fetch(self._name(record), int(self._index.num_bytes[record]), digest)
-        except (FileNotFoundError, UnreadableError) as error:
-            if isinstance(error, UnreadableError):
-                raise UnreadableError(f"record {record}, {error}") from error
-            place = f"{self._store.url}/{self._name(record)}"
-            raise UnreadableError(f"record {record}, {place}, is not there any more") from error
+        return {"image": self._records.image(record, self._rgb), "label": label}
 
     def identity(self) -> str:
         """Return a digest of names, lengths, classes and digests, and of some of the records."""
@@ -145,8 +108,5 @@ class Remote:
         for column in (index.names, index.num_bytes, self.labels, index.digests):
             total.update(f"{column.dtype.str} {column.shape}".encode() + column.tobytes())
         for record in sorted({*range(0, len(self), -(-len(self) // _NUM_SAMPLED)), len(self) - 1}):
-            total.update(self._fetch(record))
+            total.update(self._records.fetch(record))
         return total.hexdigest()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_pool": None, "_fetching": {}}

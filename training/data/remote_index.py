@@ -70,11 +70,11 @@ def read_index(store: Store, split: str) -> Index:
 
 def _listed(store: Store, split: str) -> list[tuple[str, int, str, str]]:
     try:
-        files = list(store.files(split))
+        files = store.sizes(split)
     except (FileNotFoundError, NotImplementedError):
         return []
     rows = []
-    for name, num_bytes in files:
+    for name, num_bytes in files.items():
         parts = name.split("/")[1:]
         hidden = any(part.startswith(".") for part in parts)
         if len(parts) >= 2 and not hidden and name.lower().endswith(_KINDS):
