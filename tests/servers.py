@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
 import struct
 import threading
@@ -23,6 +24,7 @@ class Server(ThreadingHTTPServer):
     Attributes:
         files: path without the first slash -> content.
         faults: path -> what to do wrong in the next requests.
+        behind: host and port of another server, which is asked in place of `files`.
         latency_s: before each answer.
         asked: how often each path was asked for.
         most_at_once: requests that were under way at the same time.
@@ -35,6 +37,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.files: dict[str, bytes] = {}
         self.faults: dict[str, list[str]] = {}
+        self.behind: str | None = None
         self.latency_s = 0.0
         self.asked: Counter[str] = Counter()
         self.most_at_once = 0
@@ -73,7 +76,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer, or do something wrong."""
-        path = unquote(self.path[1:])
+        path = unquote(self.path[1:].partition("?")[0])
         fault = self.server.begin(path)
         try:
             time.sleep(self.server.latency_s)
@@ -81,8 +84,13 @@ class Handler(BaseHTTPRequestHandler):
         finally:
             self.server.end()
 
+    def do_HEAD(self) -> None:
+        """Answer with what a file is, and never wrongly."""
+        status, body, headers = self._found(unquote(self.path[1:].partition("?")[0]))
+        length = headers.pop("Content-Length", str(len(body)))
+        self._send(status, b"", int(length), headers)
+
     def _answer(self, path: str, fault: str | None) -> None:
-        body = self.server.files.get(path)
         if fault == "hang":
             self.server.released.wait(20)
         if fault in ("hang", "reset"):
@@ -92,20 +100,39 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self.connection.close()
             return
-        if fault == "500" or body is None:
-            self._send(500 if fault else 404, b"an error page", 13)
+        status, body, headers = self._found(path)
+        half = body[: len(body) // 2]
+        if fault == "500":
+            self._send(500, b"an error page", 13, {})
         elif fault == "cut":
-            self._send(200, body[: len(body) // 2], len(body))
+            self._send(status, half, len(body), headers)
             self.close_connection = True
         elif fault == "short":
-            self._send(200, body[: len(body) // 2], len(body) // 2)
+            self._send(status, half, len(half), headers)
         elif fault == "long":
-            self._send(200, body + b"more", len(body) + 4)
+            self._send(status, body + b"more", len(body) + 4, headers)
         else:
-            self._send(200, body, len(body))
+            self._send(status, body, len(body), headers)
 
-    def _send(self, status: int, body: bytes, length: int) -> None:
+    def _found(self, path: str) -> tuple[int, bytes, dict[str, str]]:
+        """Return status and content, and of a server behind this one its headers."""
+        if self.server.behind is None:
+            body = self.server.files.get(path)
+            return (404, b"an error page", {}) if body is None else (200, body, {})
+        connection = http.client.HTTPConnection(self.server.behind)
+        connection.request(self.command, self.path, headers=dict(self.headers))
+        answer = connection.getresponse()
+        body = answer.read()
+        connection.close()
+        ours = ["connection", "date", "server", "transfer-encoding"]
+        ours += ["content-length"] if self.command == "GET" else []
+        headers = {k: v for k, v in answer.getheaders() if k.lower() not in ours}
+        return answer.status, body, headers
+
+    def _send(self, status: int, body: bytes, length: int, headers: dict[str, str]) -> None:
         self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.send_header("Content-Length", str(length))
         self.end_headers()
         self.wfile.write(body)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from runs import train
+from servers import FAULTS, serving
 from test_remote import array_file, contents, record, run_options
 
 from training.data.images import UnreadableError
@@ -44,7 +45,7 @@ def s3() -> Iterator[str]:
 
 
 def s3_store(endpoint: str, split: str = "train", **options: Any) -> Remote:
-    storage = {**S3_OPTIONS, "endpoint_url": endpoint}
+    storage = {**S3_OPTIONS, "endpoint_url": endpoint, **options.pop("storage", {})}
     quick = {"num_attempts": 2, "pause_s": 0.01, "timeout_s": 10.0}
     return Remote("s3://photos/all", split, storage_options=storage, **{**quick, **options})
 
@@ -82,6 +83,24 @@ def test_a_record_that_left_the_bucket_is_named(s3: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_bucket_behind_a_bad_network_gives_whole_records_or_an_error(fault: str, s3: str) -> None:
+    with serving() as network:
+        network.behind, network.latency_s = s3.removeprefix("http://"), 0.02
+        # Without what botocore tries again by itself.
+        once = {"config_kwargs": {"retries": {"max_attempts": 0}}}
+        source = s3_store(network.url, storage=once, timeout_s=1.0, num_attempts=3)
+        network.faults["photos/all/train/ant/00.npy"] = [fault]
+        assert source[0]["image"].tolist() == record(0).tolist()
+        assert network.asked["photos/all/train/ant/00.npy"] >= 2
+        network.faults["photos/all/train/ant/00.npy"] = [fault] * 99
+        place = r"^record 0, s3://photos/all/train/ant/00\.npy cannot be read, tried 3 times: ."
+        with pytest.raises(UnreadableError, match=place):
+            source[0]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_run_trains_on_a_bucket(num_workers: int, s3: str, tmp_path: Path) -> None:
     storage = ",".join(f"{k}: '{v}'" for k, v in {**S3_OPTIONS, "endpoint_url": s3}.items())
@@ -98,12 +117,13 @@ def nginx(tmp_path: Path) -> Iterator[str]:
         pytest.skip("nginx is not installed (Debian: nginx-light)")
     root = tmp_path / "root"
     for name, data in contents().items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(data)
+        for path in (root / name, root / "bad" / name):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    for folder in (tmp_path, root, root / "train", root / "val"):
+    for folder in (tmp_path, root, *(path for path in root.rglob("*") if path.is_dir())):
         folder.chmod(0o755)
     (tmp_path / "nginx.conf").write_text(
         f"""
@@ -114,7 +134,11 @@ def nginx(tmp_path: Path) -> Iterator[str]:
             client_body_temp_path {tmp_path}/1; proxy_temp_path {tmp_path}/2;
             fastcgi_temp_path {tmp_path}/3; uwsgi_temp_path {tmp_path}/4;
             scgi_temp_path {tmp_path}/5;
-            server {{ listen 127.0.0.1:{port}; root {root}; sendfile on; }}
+            server {{ listen 127.0.0.1:{port}; root {root}; sendfile on;
+                location = /bad/train/005.npy {{ return 500; }}
+                location = /bad/train/006.npy {{ return 444; }}  # closes the connection
+                location = /bad/train/007.npy {{ limit_rate 40; }}  # bytes a second
+            }}
         }}
         """
     )
@@ -163,3 +187,14 @@ def test_a_record_that_changes_its_length_under_nginx_is_never_taken(
             source[3]
     file.write_bytes(data)
     assert source[3]["image"].tolist() == record(3).tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [5, 6, 7], ids=["500", "cut", "slow"])
+def test_a_record_that_nginx_does_not_give_is_named(number: int, nginx: str) -> None:
+    pytest.importorskip("aiohttp")
+    source = Remote(f"{nginx}/bad", "train", num_attempts=2, pause_s=0.01, timeout_s=0.5)
+    place = f"^record {number}, {nginx}/bad/train/00{number}.npy cannot be read, tried 2 times: ."
+    with pytest.raises(UnreadableError, match=place):
+        source[number]
+    assert source[8]["image"].tolist() == record(8).tolist()
