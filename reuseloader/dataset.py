@@ -91,6 +91,8 @@ class ReuseDataset(Dataset[Any]):
             for bit; the keys choose them, so they are the same in every run.
         resident: share of the indices, from 0 to 1, that are kept on disk; the others are built
             at each use. Chosen by ``(policy.seed, index)``; no sample depends on it.
+        remove_used: remove the file of a sample after its last use, which otherwise the next
+            generation overwrites; for ranks with folders of their own, where that is another's.
         prefetch: called with the keys of a batch that are about to be built, one after the other;
             so that it may begin to fetch for all of them.
 
@@ -113,6 +115,7 @@ class ReuseDataset(Dataset[Any]):
         finish: Finish | None = None,
         verify: float = 0.0,
         resident: float = 1.0,
+        remove_used: bool = False,
         prefetch: Prefetch | None = None,
     ) -> None:
         self._check = Verification(build, verify)
@@ -133,6 +136,7 @@ class ReuseDataset(Dataset[Any]):
         self._prefix = os.path.join(self.directory, "")  # pathlib takes as long as reading a sample
         self._build = build
         self._finish = finish
+        self._remove_used = bool(remove_used)
         self._prefetch = prefetch
         self._save = save
         self._load = load
@@ -225,6 +229,8 @@ class ReuseDataset(Dataset[Any]):
                 self._store(sample, sample_path(self.directory, key.index), identity)
         elif self._check.chooses(key):
             self._check(sample, key)
+        if key.is_last_use and self._remove_used:
+            remove_left(self._prefix + sample_name(key.index))
         if self._finish is None:
             return sample
         return call("finish", key, self._finish, sample, key)

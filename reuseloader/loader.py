@@ -31,8 +31,8 @@ class ReuseDataLoader(DataLoader[Any]):
     the workers with each index, so that a sample belongs to the epoch of the pass that asked.
 
     Args:
-        build, size, directory, fingerprint, save, load, finish, verify, resident, prefetch: as
-            in ``ReuseDataset``.
+        build, size, directory, fingerprint, save, load, finish, verify, resident, remove_used,
+            prefetch: as in ``ReuseDataset``.
         lifetime: epochs that a sample serves, a positive integer.
         seed: any integer, taken modulo 2^64.
         start_epoch: epoch of the first pass, from 0 up; with it a run continues after an epoch.
@@ -76,6 +76,7 @@ class ReuseDataLoader(DataLoader[Any]):
         finish: Finish | None = None,
         verify: float = 0.0,
         resident: float = 1.0,
+        remove_used: bool = False,
         prefetch: Prefetch | None = None,
         **dataloader_options: Any,
     ) -> None:
@@ -114,6 +115,7 @@ class ReuseDataLoader(DataLoader[Any]):
             finish=finish,
             verify=verify,
             resident=resident,
+            remove_used=remove_used,
             prefetch=prefetch,
         )
         self._own_generator = options.get("generator") is None

@@ -14,8 +14,10 @@ import torch
 from runs import begin, make_config, prepare, train, without_times
 
 from reuseloader import FOREVER, ReuseDataLoader, ReuseKey, Substitute
-from training.budget import Kept, keep_within, predicted_bytes, stored_bytes
+from training import budget
+from training.budget import Kept, keep_within, predicted_bytes, share_in, stored_bytes
 from training.checks import ConfigError
+from training.distributed import Ranks
 
 PIXELS = 50_000  # with its head a sample takes 13 blocks of 4096 bytes
 EACH = 13 * 4096
@@ -65,6 +67,38 @@ def test_the_first_part_has_precedence(tmp_path: Path) -> None:
     list(parts[1].loader)
     assert len(list((tmp_path / "training").glob("*.pt"))) <= 15
     assert said.startswith("stored samples need about 2.1 MB, and may take 1.3 MB; 50 % of those")
+
+
+def test_a_machine_of_several_needs_room_for_the_samples_of_its_ranks_alone(
+    tmp_path: Path,
+) -> None:
+    part = kept(tmp_path)
+    said, fits = keep_within(tmp_path, 10 * EACH, [part], share=0.25)
+    assert (said, fits) == ("stored samples need about 532.5 kB, and may take 532.5 kB", True)
+    assert part.loader.resident == 1.0
+    large = Kept(name="training", loader=part.loader, build=build, size=40_000)
+    said, fits = keep_within(tmp_path, 5000 * EACH, [large], share=0.25)
+    assert not fits
+    # 5000 of 10,000 fit; a few less are chosen, because chance deals them to the machines.
+    resident = sum(part.loader._dataset.residency.keeps(index) for index in range(40_000))
+    assert resident == 4 * (5000 - 213)
+    assert "; 48 % of those for training are kept" in said
+
+
+def test_the_ranks_that_see_a_folder_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert share_in(tmp_path / "alone") == 1.0
+    monkeypatch.setattr(budget, "ranks", lambda: Ranks(rank=1, world_size=8))
+    arrivals = iter([3, 0])  # how many of the others see this folder, and are still there
+
+    def wait() -> None:
+        for rank in range(2, 2 + next(arrivals)):
+            (tmp_path / "disk" / f"rank-{rank}.here").touch()
+
+    monkeypatch.setattr(budget, "wait_for_all", wait)
+    assert share_in(tmp_path / "disk") == 0.5
+    assert not (tmp_path / "disk" / "rank-1.here").exists()
 
 
 def test_what_is_never_stored_needs_nothing(tmp_path: Path) -> None:

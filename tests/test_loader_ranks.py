@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builds import draw, samples_of
+from builds import draw, same, samples_of
 from torch.utils.data import BatchSampler, RandomSampler
 
 from reuseloader import FOREVER, ReuseDataLoader, ReuseKey, ReusePolicy, ReuseSampler
@@ -52,6 +52,25 @@ def test_each_rank_finds_every_sample_of_a_running_generation_in_its_own_folder(
             new = sum(starts(index, epoch, lifetime) for index in indices)
             assert (new, len(indices) - new) == (loader.stats().built, loader.stats().reused)
             assert len(indices) == -(-size // num)
+
+
+@pytest.mark.parametrize(("size", "num", "lifetime"), [(24, 2, 3), (48, 4, 2), (24, 3, 1)])
+def test_a_folder_of_ones_own_holds_what_is_used_again_and_nothing_else(
+    size: int, num: int, lifetime: int, tmp_path: Path
+) -> None:
+    policy = ReusePolicy(lifetime, SEED)
+    folders = [tmp_path / str(rank) for rank in range(num)]
+    plain = ranks_of([tmp_path / f"plain-{rank}" for rank in range(num)], size, lifetime)
+    for _ in range(3 * lifetime):
+        epoch = plain[0].epoch
+        loaders = ranks_of(folders, size, lifetime, start_epoch=epoch, remove_used=True)
+        for folder, loader, other in zip(folders, loaders, plain, strict=True):
+            batches = list(loader)
+            assert all(map(same, batches, other))
+            assert loader.stats().built == other.stats().built
+            kept = [i for i in used(batches) if not policy.key(i, epoch).is_last_use]
+            assert {path.name for path in folder.iterdir()} == {f"{i:08d}.pt" for i in kept}
+            assert len(kept) <= size // num
 
 
 @pytest.mark.parametrize(("size", "num", "lifetime"), [(24, 2, 3), (24, 4, 2)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from time import perf_counter
 from typing import Any
 
 from reuseloader import ReuseDataLoader, ReuseKey, Substitute, resident_share, save_tensors
+from training.distributed import ranks, wait_for_all
 from training.randomness import aside
 
 _SHARE_OF_FREE = 0.8
@@ -41,7 +43,23 @@ class Kept:
         return predicted_bytes(self.build, self.loader, self.size, folder)
 
 
-def keep_within(folder: Path, max_bytes: float | None, kept: list[Kept]) -> tuple[str, bool]:
+def share_in(folder: Path) -> float:
+    """Return which share of the ranks work in a folder: 1 where all see it, less on local disks."""
+    if ranks().is_single:
+        return 1.0
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [folder / f"rank-{rank}.here" for rank in range(ranks().world_size)]
+    names[ranks().rank].touch()
+    wait_for_all()
+    share = sum(name.exists() for name in names) / len(names)
+    wait_for_all()
+    names[ranks().rank].unlink(missing_ok=True)
+    return share
+
+
+def keep_within(
+    folder: Path, max_bytes: float | None, kept: list[Kept], share: float = 1.0
+) -> tuple[str, bool]:
     """Let each loader store as many samples as fit; the first ones have precedence.
 
     What a sample holds does not depend on it: one that is not resident is built at each use.
@@ -50,6 +68,7 @@ def keep_within(folder: Path, max_bytes: float | None, kept: list[Kept]) -> tupl
         folder: of the stored samples.
         max_bytes: that they may take; None is 80 % of what is free there and what they take now.
         kept: the samples.
+        share: of them that the ranks use which work in this folder.
 
     Returns:
         What the user should know, and whether all of them fit.
@@ -61,13 +80,20 @@ def keep_within(folder: Path, max_bytes: float | None, kept: list[Kept]) -> tupl
         each = part.needs(folder)
         if each is None:
             return "no sample could be built to predict what stored ones will take", True
-        total += each * part.size
-        fitting = part.size if each == 0 else min(part.size, left // each)
-        part.loader.resident = resident_share(fitting, part.size, part.loader.policy.seed)
+        here = math.ceil(part.size * share)
+        total += each * here
+        fitting = here if each == 0 else min(here, left // each)
         left -= fitting * each
-        if fitting < part.size:
-            share = f"{100 * fitting / part.size:.0f} %"
-            said.append(f"{share} of those for {part.name} are kept, the others built at each use")
+        if fitting == here:
+            part.loader.resident = 1.0
+            continue
+        if share < 1:  # the kept ones are not dealt to the ranks in exactly equal parts
+            fitting = max(0, fitting - math.ceil(3 * math.sqrt(fitting)))
+        part.loader.resident = resident_share(
+            int(fitting / share), part.size, part.loader.policy.seed
+        )
+        percent = f"{100 * fitting / here:.0f} %"
+        said.append(f"{percent} of those for {part.name} are kept, the others built at each use")
     need = f"stored samples need about {_human(total)}, and may take {_human(max_bytes)}"
     return "; ".join([need, *said]), not said
 

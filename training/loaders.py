@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from reuseloader import FOREVER, ReuseDataLoader, ReuseKey, load_tensors, save_tensors
-from training.budget import Kept, keep_within
+from training.budget import Kept, keep_within, share_in
 from training.build import Source, Transform, compose, finish_image
 from training.config import Config, ConfigError
 from training.curriculum import Steps, apply_row
@@ -110,6 +110,7 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
     marks = {"data.train": train_mark, "data.val": val_mark, "code": project_code(config)}
     check_same(marks)
     run.record_inputs(marks)
+    share = share_in(run.cache)
     loaders = Loaders(
         num_train=max(sizes.values()),
         num_val=len(val),
@@ -131,6 +132,7 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
                 fingerprint(config, table, config.data.train, train_mark, stored=True), run
             ),
             finish=finish,
+            remove_used=share < 1,
             prefetch=getattr(train, "prefetch", None),
             **options,
         ),
@@ -154,6 +156,7 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
             Kept(name="validation", loader=loaders.val, build=build_val, size=len(val)),
             Kept(name="training", loader=loaders.train, build=build_train, size=loaders.num_train),
         ],
+        share,
     )
     (loaders.facts if fits else loaders.notes).append(said)
     return loaders
