@@ -12,8 +12,9 @@ import torch
 from training.signals import leave_to_parent
 
 _BYTES_A_WORKER = 2**30
-# A worker started by spawn holds 0.45 GiB after its imports (torch 2.14, torchvision 0.29, numpy
-# 2.4, Linux), and on top of it the batches that it prepares ahead.
+# Measured in a run on class folders (PNG, batches of 32 x 3 x 224 x 224, two ahead, torch 2.14,
+# torchvision 0.29, Linux): a worker started by spawn has a proportional share of 0.45 GiB, of that
+# 0.38 its own; a forked one writes to 0.03. The rest is for larger images and batches.
 
 _PROC, _CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
 
