@@ -22,7 +22,7 @@ EXTENSIONS = (
 )
 """Of image files, in lower case."""
 
-# JPEG by torchvision.io: 0.44 ms against 0.62 ms by Pillow at 500 x 375, 6.1 against 9.6 ms at
+# JPEG by torchvision.io: 0.45 ms against 0.62 ms by Pillow at 500 x 375, 6.0 against 8.8 ms at
 # 2000 x 1500, with the same bits. All else by Pillow: at PNG and WebP torchvision.io takes 0.86 of
 # its time, but leaves WebP as the camera held it and PNG of 16 bits as it is, and torchvision 0.29
 # says that its decoders will go. benchmarks/README.md has the figures.
