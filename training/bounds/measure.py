@@ -11,27 +11,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from reuseloader import FOREVER
-from training.bounds.passes import Times, read_times, timed_pass, workers_memory
-from training.bounds.prediction import Costs, Input
+from training.bounds.passes import Times, read_times, timed, timed_pass, workers_memory
+from training.bounds.prediction import Costs, Input, Step, slowdown
+from training.bounds.steps import StepCosts, Steps
 from training.config import Config
-from training.device import Batch, Preprocess, choose_device, repeat, set_up, to_device, windows
+from training.device import Preprocess, choose_device, set_up
 from training.loaders import Loaders, make_loaders
-from training.loop import Job, evaluate, update
+from training.loop import Job, evaluate
 from training.models import has_batch_norm
 from training.optim import Plan
 from training.records import Record, Run
 from training.sections import Table
-from training.state import make_model, make_state
-from training.timing import Clock
+from training.state import make_model
 from training.tracking import Trackers
 from training.workers import num_cores
 
 _PART_S = 2.0  # seconds that each part is measured for, about: a minute for all of them
 _BATCH_S = 0.5  # a worker's batch that is to take no longer is made smaller
-_MANY_EPOCHS = 10**5  # so that the schedule of the rate does not end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,13 +81,14 @@ class Bench:
         num_batches = Plan.of(self.config, loaders.num_batches).num_batches
         num_samples = min(loaders.num_train, num_batches * self.config.batch_size)
         self._say("training on a batch in memory")
-        step_s, step_cpu_s, warmup_s, checkpoint_s = self.step(run, loaders)
+        steps = Steps(self.config, self._model, self.device, run, loaders)
+        alone = steps.alone(_PART_S)
         self._say("evaluating")
         eval_s, val_bytes = self.evaluation()
         inputs, sizes = [], []
         for num_workers in worker_counts(self.config.num_workers, num_cores()):
             self._say(f"loading with num_workers={num_workers}")
-            given, sample_bytes, read = self.input(num_workers, build.median)
+            given, sample_bytes, read = self.input(num_workers, build.median, steps, alone)
             inputs.append(given)
             sizes.append(sample_bytes)
         return Bounds(
@@ -99,14 +98,14 @@ class Bench:
                 num_samples=num_samples,
                 num_batches=num_batches,
                 num_cores=num_cores(),
-                step_s=step_s,
-                step_cpu_s=step_cpu_s,
+                step_s=alone.step_s,
+                step_cpu_s=alone.cpu_s,
                 eval_s=eval_s / self.config.trainer.evaluate_every,
-                checkpoint_s=checkpoint_s,
+                checkpoint_s=alone.checkpoint_s,
                 inputs=inputs,
             ),
             batch_size=self.config.batch_size,
-            warmup_s=warmup_s,
+            warmup_s=alone.warmup_s,
             cache_bytes=round(loaders.num_train * max(sizes) + loaders.num_val * val_bytes),
         )
 
@@ -134,54 +133,6 @@ class Bench:
                 break
         return Times(values=values[1:] or values)
 
-    def step(self, run: Run, loaders: Loaders) -> tuple[float, float, float, float]:
-        """Return seconds and processor seconds of a batch, seconds to warm up and to save."""
-        trainer = self.config.trainer
-        plan = Plan.of(self.config, loaders.num_batches)
-        plan = replace(plan, epochs=_MANY_EPOCHS, schedule_end=None)
-        state = make_state(self.config, self._model, self.device, plan)
-        prepare, batch = Preprocess(self.config, self.device), self.batch(loaders)
-
-        def train(num_batches: int) -> None:
-            batches = to_device((batch for _ in range(num_batches)), self.device, Clock())
-            for window in windows(repeat(batches, trainer.echo), trainer.accumulate):
-                update(trainer, state, prepare, window)
-            state.losses.unread.clear()
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
-
-        def save() -> None:
-            content = {**state.checkpoint(), "loader": loaders.train.state_dict()}
-            run.save_checkpoint("last", content)
-
-        warmup_s = _seconds(lambda: train(2 * trainer.accumulate))
-        save()
-        checkpoint_s = _seconds(save)
-        num_batches, start, cpu_start = 0, time.perf_counter(), time.process_time()
-        while num_batches == 0 or time.perf_counter() - start < _PART_S:
-            train(5 * trainer.accumulate)
-            num_batches += 5 * trainer.accumulate
-        seconds, cpu_s = time.perf_counter() - start, time.process_time() - cpu_start
-        return seconds / num_batches, cpu_s / num_batches, warmup_s, checkpoint_s
-
-    def batch(self, loaders: Loaders) -> Batch:
-        """Return a batch of the training loader's size, made of a few samples."""
-        policy, size = loaders.train.policy, loaders.num_train
-        keys = [policy.key(index, 0) for index in range(min(size, self.config.batch_size, 8))]
-        samples = [loaders.build(key) for key in keys]
-        if loaders.finish is not None:
-            samples = [loaders.finish(s, key) for s, key in zip(samples, keys, strict=True)]
-        length = min(size, self.config.batch_size)
-        batch: Batch = torch.utils.data.default_collate(
-            [samples[number % len(samples)] for number in range(length)]
-        )
-        if self.device.type == "cuda":
-            batch = {
-                name: value.pin_memory() if isinstance(value, torch.Tensor) else value
-                for name, value in batch.items()
-            }
-        return batch
-
     def evaluation(self) -> tuple[float, float]:
         """Return seconds of an evaluation, and bytes of a stored validation sample."""
         run, loaders = self.loaders()
@@ -196,16 +147,23 @@ class Bench:
             trackers=Trackers({}),
         )
         evaluate(job, self._model)  # builds the samples, and imports what it needs
-        eval_s = _seconds(lambda: evaluate(job, self._model)) * whole / few
+        eval_s = timed(lambda: evaluate(job, self._model)) * whole / few
         return eval_s, _mean_bytes(run.cache / "val")
 
-    def input(self, num_workers: int, build_s: float) -> tuple[Input, float, Times]:
-        """Measure loading alone; return it, the bytes of a sample, and times of single reads."""
+    def input(
+        self, num_workers: int, build_s: float, steps: Steps, alone: StepCosts
+    ) -> tuple[Input, float, Times]:
+        """Measure loading, alone and with training beside it.
+
+        Returns:
+            What was measured, the bytes of a stored sample, and times of single reads.
+        """
         batch_size, side = self.config.batch_size, max(1, num_workers)
         slow = max(1, min(batch_size, int(_BATCH_S / build_s)))  # where a batch takes long
         _, loaders = self.loaders(lifetime=1, num_workers=num_workers, batch_size=slow)
         built = timed_pass(loaders.train, side, _PART_S)
         memory_bytes = workers_memory() if num_workers else 0
+        built_beside_s = steps.beside(loaders.train, _PART_S)
         del loaders
         gc.collect()  # ends the workers
         # As many samples as are built in that time, in as many batches for each worker.
@@ -220,6 +178,7 @@ class Bench:
         reused = [timed_pass(loaders.train)]
         while sum(one.seconds for one in reused) < _PART_S / 2 and len(reused) < 20:
             reused.append(timed_pass(loaders.train))
+        reused_beside_s = steps.beside(loaders.train, _PART_S, num_passes=20)
         given = Input(
             num_workers=num_workers,
             built_per_s=built.per_s,
@@ -229,16 +188,19 @@ class Bench:
             stored_cpu_s=stored.cpu_s / stored.num_samples,
             reused_cpu_s=float(np.median([one.cpu_s / one.num_samples for one in reused])),
             receive_s=float(np.median([one.main_cpu_s / one.num_batches for one in reused])),
+            start_s=float(np.median([one.start_s for one in reused])),
             memory_bytes=memory_bytes,
+        )
+        step = Step(
+            num_samples=batch_size, step_s=alone.step_s, cpu_s=alone.cpu_s, num_cores=num_cores()
+        )
+        given = replace(
+            given,
+            building=slowdown(built_beside_s, step.seconds(given, 1.0)),
+            reading=slowdown(reused_beside_s, step.seconds(given, 0.0)),
         )
         files = list(islice((run.cache / "train").glob("*.pt"), 1000))
         return given, _mean_bytes(run.cache / "train"), read_times(files)
-
-
-def _seconds(work: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
 
 
 def _mean_bytes(folder: Path) -> float:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing import active_children
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -34,18 +36,32 @@ class Times:
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """A part of a pass over a loader, with nothing beside it."""
+    """A part of a pass over a loader, with nothing beside it.
+
+    Attributes:
+        num_samples, num_batches, seconds: of the batches that were counted.
+        cpu_s, main_cpu_s: processor seconds, of all processes and of this one.
+        start_s: seconds until the first batch was there.
+    """
 
     num_samples: int
     num_batches: int
     seconds: float
     cpu_s: float
     main_cpu_s: float
+    start_s: float
 
     @property
     def per_s(self) -> float:
         """Samples a second."""
         return self.num_samples / self.seconds
+
+
+def timed(work: Callable[[], Any]) -> float:
+    """Return the seconds that something takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
 
 
 def timed_pass(loader: ReuseDataLoader, num_first: int = 0, until_s: float | None = None) -> Pass:
@@ -58,15 +74,19 @@ def timed_pass(loader: ReuseDataLoader, num_first: int = 0, until_s: float | Non
             others; None goes to the end.
     """
     loader.set_epoch(0)
+    begin = time.perf_counter()
     iterator = iter(loader)
     for _ in islice(iterator, num_first):
         pass
     pids = [child.pid for child in active_children() if child.pid is not None]
     num_samples = num_batches = 0
+    start_s = math.nan
     start, main_start, workers_start = time.perf_counter(), time.process_time(), _cpu_s(pids)
     for batch in iterator:
         num_batches += 1
         num_samples += len(batch["label"])
+        if num_batches == 1:
+            start_s = time.perf_counter() - begin
         whole_rounds = num_batches % max(1, loader.num_workers) == 0
         if until_s is not None and whole_rounds and time.perf_counter() - start > until_s:
             break
@@ -81,6 +101,7 @@ def timed_pass(loader: ReuseDataLoader, num_first: int = 0, until_s: float | Non
         seconds=seconds,
         cpu_s=main_cpu_s + workers_s,
         main_cpu_s=main_cpu_s,
+        start_s=start_s,
     )
 
 

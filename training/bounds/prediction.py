@@ -22,6 +22,10 @@ class Input:
         built_cpu_s, stored_cpu_s, reused_cpu_s: processor seconds a sample for each of these, of
             workers and training process.
         receive_s: processor seconds of the training process for a batch that was read.
+        start_s: seconds from the start of a pass to its first batch, where all is read.
+        building, reading: where every sample is built, and where every one is read, times as
+            long as it should that a batch takes with training beside: processes on
+            several cores slow one another down.
         memory_bytes: of all workers; None where the system does not say.
     """
 
@@ -33,6 +37,9 @@ class Input:
     stored_cpu_s: float
     reused_cpu_s: float
     receive_s: float
+    start_s: float = 0.0
+    building: float = 1.0
+    reading: float = 1.0
     memory_bytes: int | None = None
 
 
@@ -65,6 +72,7 @@ class Prediction:
     Attributes:
         epoch_s: seconds, evaluation and checkpoint included.
         bound: input, compute, or cores: those that workers and training share.
+        train_s: seconds of training with its input.
         compute_s: seconds of training if no input had to be waited for.
     """
 
@@ -72,6 +80,7 @@ class Prediction:
     num_workers: int
     epoch_s: float
     bound: str
+    train_s: float
     compute_s: float
 
     @property
@@ -80,44 +89,86 @@ class Prediction:
         return self.bound == "compute"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A batch of training.
+
+    Attributes:
+        num_samples: of the batch.
+        step_s, cpu_s: seconds, and processor seconds of the host, that training on it takes.
+        num_cores: of the machine.
+    """
+
+    num_samples: float
+    step_s: float
+    cpu_s: float
+    num_cores: int
+
+    def parts(self, given: Input, share: float, stored: bool = False) -> tuple[float, ...]:
+        """Return the seconds of input, of computing, and of all the work over the cores.
+
+        Args:
+            given: the input.
+            share: of the samples that are built.
+            stored: whether these are stored as well.
+        """
+        built_per_s = given.stored_per_s if stored else given.built_per_s
+        built_cpu_s = given.stored_cpu_s if stored else given.built_cpu_s
+        input_s = self.num_samples * (share / built_per_s + (1 - share) / given.reused_per_s)
+        if given.num_workers == 0:
+            return input_s, self.step_s, 0.0
+        work_s = self.num_samples * (share * built_cpu_s + (1 - share) * given.reused_cpu_s)
+        return input_s, self.step_s + given.receive_s, (work_s + self.cpu_s) / self.num_cores
+
+    def seconds(self, given: Input, share: float, stored: bool = False) -> float:
+        """Return how long it takes: the longest of the parts, or without workers their sum."""
+        input_s, compute_s, cores_s = self.parts(given, share, stored)
+        return max(input_s, compute_s, cores_s) if given.num_workers else input_s + compute_s
+
+
+def slowdown(measured_s: float | None, expected_s: float) -> float:
+    """Return how many times as long something takes; at least once, as nothing can be faster."""
+    return 1.0 if measured_s is None else max(1.0, measured_s / expected_s)
+
+
 def predict(costs: Costs, lifetime: int, given: Input) -> Prediction:
     """Predict an epoch after the first.
 
     It takes as long as the slowest of three: the workers, who build 1 of `lifetime` samples and
     read the others; the training process; and all the work of both over the cores of the machine.
-    The first batch of an epoch is computed on only when it is there, and the last one only when
-    the workers have ended.
+    All of it is slowed down as it was where it was tried: where every sample is built, and where
+    every one is read. The first batch of an epoch is computed on only when it is there, and the
+    last one only when the workers have ended.
     """
-    share = 1 / lifetime
-    built_per_s, built_cpu_s = given.built_per_s, given.built_cpu_s
-    if lifetime > 1:
-        built_per_s, built_cpu_s = given.stored_per_s, given.stored_cpu_s
-    sample_s = share / built_per_s + (1 - share) / given.reused_per_s
-    input_s = costs.num_samples * sample_s
-    step_s = costs.step_s + (given.receive_s if given.num_workers else 0.0)
-    compute_s = costs.num_batches * step_s
-    rest_s = costs.eval_s + costs.checkpoint_s
-    if given.num_workers == 0:  # one after the other, in one process
-        return Prediction(
-            lifetime=lifetime,
-            num_workers=0,
-            epoch_s=input_s + compute_s + rest_s,
-            bound="compute" if input_s < (COMPUTE_IS_THE_BOUND - 1) * compute_s else "input",
-            compute_s=compute_s,
+    step = Step(
+        num_samples=costs.num_samples / costs.num_batches,
+        step_s=costs.step_s,
+        cpu_s=costs.step_cpu_s,
+        num_cores=costs.num_cores,
+    )
+    share, stored = 1 / lifetime, lifetime > 1
+    input_s, compute_s, cores_s = step.parts(given, share, stored)
+    slower = costs.num_batches * (share * given.building + (1 - share) * given.reading)
+    if given.num_workers:
+        hand_over_s = given.start_s - step.num_samples * given.num_workers / given.reused_per_s
+        train_s = max(0.0, hand_over_s) + max(
+            slower * input_s + compute_s,
+            slower * compute_s + input_s * given.num_workers,  # a worker makes the first batch
+            slower * cores_s + compute_s,
         )
-    cpu_s = share * built_cpu_s + (1 - share) * given.reused_cpu_s
-    cores_s = costs.num_samples * cpu_s + costs.num_batches * costs.step_cpu_s
-    cores_s /= costs.num_cores
-    first_s = costs.num_samples / costs.num_batches * sample_s * given.num_workers
-    bound = "input" if input_s >= cores_s else "cores"
-    if max(input_s, cores_s) <= COMPUTE_IS_THE_BOUND * compute_s:
-        bound = "compute"
+        bound = "input" if input_s >= max(cores_s, compute_s) else "cores"
+        near = slower * max(input_s, cores_s, compute_s)
+    else:
+        train_s = near = slower * (input_s + compute_s)
+        bound = "input"
+    least_s = costs.num_batches * compute_s
     return Prediction(
         lifetime=lifetime,
         num_workers=given.num_workers,
-        epoch_s=max(input_s + step_s, compute_s + first_s, cores_s) + rest_s,
-        bound=bound,
-        compute_s=compute_s,
+        epoch_s=train_s + costs.eval_s + costs.checkpoint_s,
+        bound="compute" if near <= COMPUTE_IS_THE_BOUND * least_s else bound,
+        train_s=train_s,
+        compute_s=least_s,
     )
 
 
