@@ -43,6 +43,7 @@ from reuseloader.store import (
     save_torch,
 )
 from reuseloader.tensors import load_tensors
+from reuseloader.trace import Trace
 from reuseloader.verify import Verification
 
 Build = Callable[[ReuseKey], Any]
@@ -96,6 +97,9 @@ class ReuseDataset(Dataset[Any]):
         prefetch: called with the keys of a batch that are about to be built, one after the other;
             so that it may begin to fetch for all of them.
 
+    Attributes:
+        trace: takes down when samples are built and read, where it is set before workers start.
+
     Raises:
         ValueError: an argument breaks a rule above, or the folder cannot be written.
         FolderInUseError: another process works in the folder.
@@ -147,6 +151,7 @@ class ReuseDataset(Dataset[Any]):
         self._said_once = False
         self._batches: BatchReader | None = None
         self._use = FolderUse(self.directory, (policy.seed, policy.lifetime, fingerprint, build))
+        self.trace: Trace | None = None
         folder = open_folder(self.directory)
         if folder is not None:
             # Not at exit: the system unlocks then, and the order of destruction is not ours.
@@ -212,6 +217,8 @@ class ReuseDataset(Dataset[Any]):
         """Return the counts and messages since the last call, and begin anew."""
         tally, news = self._tally, self._news
         self._tally, self._news = Counter(), []
+        if self.trace is not None:
+            self.trace.write()
         return dict(tally), news
 
     def _get(self, key: ReuseKey, row: int | None = None) -> Any:
@@ -265,6 +272,8 @@ class ReuseDataset(Dataset[Any]):
             self._tally["reused"] += 1
             self._tally["read_ns"] += perf_counter_ns() - start
             self._tally["read_bytes"] += num_bytes
+            if self.trace is not None:
+                self.trace.add("read", key, start)
         return sample
 
     def _read_one(self, path: Path, identity: Identity) -> tuple[Any, int]:
@@ -282,6 +291,8 @@ class ReuseDataset(Dataset[Any]):
         sample = call("build", key, self._build, key)
         self._tally["built"] += 1
         self._tally["build_ns"] += perf_counter_ns() - start
+        if self.trace is not None:
+            self.trace.add("build", key, start)
         storable = not isinstance(sample, Substitute)
         if not storable:
             self._tally["substituted"] += 1

@@ -27,6 +27,7 @@ from training.optim import Plan, scale_gradients
 from training.options import TrainerConfig
 from training.parallel import exchanging_last, mark_valid, mean_over_ranks, seed_rank, share_buffers
 from training.pictures import show_confusion, show_samples
+from training.profiling import NoProfiler, make_profiler
 from training.progress import Measurement
 from training.randomness import aside
 from training.records import Run
@@ -50,6 +51,7 @@ class Job:
     prepare: Preprocess
     trackers: Trackers
     clock: Clock = field(default_factory=Clock)
+    profiler: NoProfiler = field(default_factory=NoProfiler)
 
     @property
     def trainer(self) -> TrainerConfig:
@@ -80,7 +82,13 @@ def fit(run: Run, model: nn.Module, loaders: Loaders, device: torch.device) -> f
     with open_trackers(run, state, rows) as trackers:
         clock = Clock.of(device)
         job = Job(
-            run=run, plan=plan, loaders=loaders, prepare=prepare, trackers=trackers, clock=clock
+            run=run,
+            plan=plan,
+            loaders=loaders,
+            prepare=prepare,
+            trackers=trackers,
+            clock=clock,
+            profiler=make_profiler(run, loaders, clock, state.epoch, plan.epochs),
         )
         describe(run.config, plan, loaders, model, device)
         show_samples(trackers, loaders, run.config.tracker.num_pictures, state.step)
@@ -113,7 +121,8 @@ def run_epoch(job: Job, state: State, epoch: int) -> Row:
     """Train an epoch, or the rest of it; evaluate and write it down, then save."""
     if epoch != state.epoch:
         state.begin_epoch(epoch)
-    row = train_epoch(job, state)
+    with job.profiler.epoch(epoch, job.plan.steps_in(epoch)):
+        row = train_epoch(job, state)
     if job.plan.evaluates(epoch):
         row |= evaluate_epoch(job, state)
     state.schedule.after_epoch(row.get(job.trainer.monitor))
@@ -131,6 +140,7 @@ def train_epoch(job: Job, state: State) -> Row:
         with job.clock.phase("compute"):
             update(job.trainer, state, job.prepare, window)
         job.clock.end_warmup()
+        job.profiler.step()
         log_if_due(job, state)
         if number % job.plan.whole_updates == 0:
             state.progress = measured.progress(first + job.plan.batches_used(number))

@@ -67,6 +67,7 @@ class TrackerConfig:
     mlflow: dict[str, Any] | None = None
     log_every: int = 10
     num_pictures: int = 8
+    profile: bool = False
 
     def __post_init__(self) -> None:
         check_minimum("tracker.log_every", self.log_every, 1)
