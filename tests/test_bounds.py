@@ -140,7 +140,7 @@ def test_the_conclusion_names_what_makes_compute_the_bound() -> None:
     )
     fast = replace(BOUNDS, costs=replace(COSTS, step_s=0.001, inputs=[ONE]))
     assert conclusion(fast).startswith(
-        "No lifetime up to 16 makes compute the bound: at lifetime=16 input is still "
+        "No lifetime up to 16 makes compute the bound: at lifetime=16 with num_workers=1 training "
     )
 
 

@@ -4,7 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from training.bounds.prediction import LIFETIMES, Costs, Input, choose, predict, predict_all
+from training.bounds.prediction import (
+    LIFETIMES,
+    Costs,
+    Input,
+    Step,
+    choose,
+    predict,
+    predict_all,
+    slowdown,
+)
 
 ONE = Input(
     num_workers=1,
@@ -58,7 +67,49 @@ def test_all_the_work_over_the_cores_may_be_the_bound() -> None:
     one = predict(replace(COSTS, num_cores=1), 1, TWO)
 
     assert one.bound == "cores"
-    assert one.epoch_s == pytest.approx(11 + 0.75)
+    # And the last step, which has the core for itself.
+    assert one.epoch_s == pytest.approx(11 + 0.2 + 0.75)
+
+
+def test_an_epoch_is_slowed_down_as_training_was_beside_workers_by_the_share_that_is_built() -> (
+    None
+):
+    slower = replace(ONE, building=1.5, reading=1.1)
+
+    at_1, at_4 = predict(COSTS, 1, slower), predict(COSTS, 4, slower)
+    assert at_1.epoch_s == pytest.approx(1.5 * 10 + 0.2 + 0.75)
+    assert at_4.epoch_s == pytest.approx(1.2 * (250 / 80 + 750 / 10_000) + 0.2 + 0.75)
+    assert at_4.train_s == pytest.approx(at_4.epoch_s - 0.75)
+
+
+def test_what_slows_computing_down_keeps_it_from_being_the_bound() -> None:
+    assert predict(COSTS, 16, replace(TWO, reading=1.04)).bound == "compute"
+    slower = predict(COSTS, 16, replace(TWO, building=1.3, reading=1.3))
+
+    assert (slower.bound, slower.compute_s) == ("cores", pytest.approx(2.0))
+
+
+def test_workers_that_are_told_late_of_an_epoch_begin_it_late() -> None:
+    # All of the first batch is read in 0.01 s by a worker; 0.4 s pass until it is there.
+    late = predict(COSTS, 1, replace(ONE, start_s=0.41))
+
+    assert late.epoch_s == pytest.approx(10 + 0.4 + 0.2 + 0.75)
+
+
+def test_a_step_takes_as_long_as_the_longest_of_its_parts() -> None:
+    step = Step(num_samples=100, step_s=0.199, cpu_s=0.1, num_cores=2)
+
+    assert step.parts(ONE, 0.5) == pytest.approx((0.505, 0.2, (0.51 + 0.1) / 2))
+    assert step.seconds(ONE, 0.5) == pytest.approx(0.505)
+    assert step.seconds(ONE, 0.0) == pytest.approx(0.2)
+    assert step.seconds(ONE, 1.0, stored=True) == pytest.approx(100 / 80)
+    assert step.seconds(replace(ONE, num_workers=0), 1.0) == pytest.approx(1.199)
+
+
+def test_nothing_is_faster_than_its_parts_and_what_was_not_tried_is_taken_as_it_is() -> None:
+    assert slowdown(1.2, 1.0) == 1.2
+    assert slowdown(0.9, 1.0) == 1.0
+    assert slowdown(None, 1.0) == 1.0
 
 
 def test_without_workers_one_comes_after_the_other() -> None:

@@ -105,6 +105,45 @@ def timed_pass(loader: ReuseDataLoader, num_first: int = 0, until_s: float | Non
     )
 
 
+def trained_pass(
+    loader: Any,
+    batch_size: int,
+    accumulate: int,
+    train: Callable[[int], Any],
+    until_s: float,
+    now: Callable[[], float] = time.perf_counter,
+) -> tuple[float, float]:
+    """Train beside a loader in epoch 0: on a batch of its own whenever samples for it have come.
+
+    Args:
+        loader: its batches are put away; they may be smaller than those of training.
+        batch_size: samples of a batch of training.
+        accumulate: batches of an update.
+        train: trains on so many batches, and waits for the device.
+        until_s: stop after so many seconds.
+        now: returns seconds.
+
+    Returns:
+        Seconds from the end of the first update, before which workers had a start, to the end of
+        the last one; and for how many batches.
+    """
+    loader.set_epoch(0)
+    num_taken = num_updates = num_before = counted = 0
+    start = last = now()
+    for batch in loader:
+        num_taken += len(batch["label"])
+        if num_taken < (num_updates + 1) * accumulate * batch_size:
+            continue
+        train(accumulate)
+        num_updates += 1
+        last, counted = now(), num_taken
+        if num_updates == 1:
+            start, num_before = last, num_taken
+        elif last - start > until_s:
+            break
+    return last - start, (counted - num_before) / batch_size
+
+
 def _cpu_s(pids: list[int]) -> float | None:
     """Return the processor time of processes so far; None where the system does not tell."""
     try:

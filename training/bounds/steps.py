@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from reuseloader import ReuseDataLoader
-from training.bounds.passes import timed
+from training.bounds.passes import timed, trained_pass
 from training.config import Config
 from training.device import Batch, Preprocess, repeat, to_device, windows
 from training.loaders import Loaders
@@ -105,32 +105,15 @@ class Steps:
         """
         seconds, num_batches, start = 0.0, 0.0, time.perf_counter()
         while num_passes and time.perf_counter() - start < until_s:
-            added_s, added = self._pass_beside(loader, until_s)
+            added_s, added = trained_pass(
+                loader, len(self._batch["label"]), self._trainer.accumulate, self.train, until_s
+            )
             seconds, num_batches, num_passes = (
                 seconds + added_s,
                 num_batches + added,
                 num_passes - 1,
             )
         return seconds / num_batches if num_batches else None
-
-    def _pass_beside(self, loader: ReuseDataLoader, until_s: float) -> tuple[float, float]:
-        """Return seconds, and for how many batches of training."""
-        size, accumulate = len(self._batch["label"]), self._trainer.accumulate
-        loader.set_epoch(0)
-        num_taken = num_updates = num_before = counted = 0
-        start = last = time.perf_counter()
-        for batch in loader:
-            num_taken += len(batch["label"])
-            if num_taken < (num_updates + 1) * accumulate * size:
-                continue
-            self.train(accumulate)
-            num_updates += 1
-            last, counted = time.perf_counter(), num_taken
-            if num_updates == 1:  # counted from here on: before it workers had a start
-                start, num_before = last, num_taken
-            elif last - start > until_s:
-                break
-        return last - start, (counted - num_before) / size
 
 
 def make_batch(loaders: Loaders, batch_size: int, device: torch.device) -> Batch:

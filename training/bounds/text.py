@@ -6,7 +6,7 @@ import shlex
 
 from training.bounds.measure import Bounds
 from training.bounds.passes import Times
-from training.bounds.prediction import COMPUTE_IS_THE_BOUND, Prediction, choose, predict_all
+from training.bounds.prediction import Prediction, choose, predict_all
 from training.report.text import table
 
 
@@ -85,12 +85,12 @@ def conclusion(bounds: Bounds) -> str:
             f"Compute becomes the bound at lifetime={best.lifetime} with "
             f"num_workers={best.num_workers}: {gain}. {accuracy}"
         )
-    slower = best.epoch_s / (COMPUTE_IS_THE_BOUND * best.compute_s)
-    what = {"input": "input is", "cores": "the cores that workers and training share are"}
+    slower = f"{best.train_s / best.compute_s:.1f} times as long as computing alone"
+    why = {"input": "input", "cores": "workers and training share the cores"}
     return (
         f"No lifetime up to {predictions[-1][0].lifetime} makes compute the bound: at "
-        f"lifetime={best.lifetime} {what.get(best.bound, 'input is')} still {slower:.1f} times "
-        f"as slow, but it is {gain}. {accuracy}"
+        f"lifetime={best.lifetime} with num_workers={best.num_workers} training still takes "
+        f"{slower} ({why[best.bound]}), but that is {gain}. {accuracy}"
     )
 
 
