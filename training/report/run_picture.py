@@ -73,7 +73,7 @@ def _draw_loss(axes: Axes, history: History) -> None:
     axes.set_title("loss")
     axes.set_ylabel("cross-entropy, mean of the samples")
     if axes.lines:
-        axes.legend(loc="upper right")
+        axes.legend(loc="best")
     losses = [float(y) for line in axes.lines for y in line.get_ydata()]
     if losses and min(losses) > 0 and max(losses) > 20 * min(losses):
         axes.set_yscale("log")
@@ -90,11 +90,11 @@ def _draw_accuracy(axes: Axes, history: History) -> None:
     times, values = [p[1] / size for p in points], [100 * p[2] for p in points]
     axes.plot(times, values, **line_style(1, 3, len(points)))
     best = max(range(len(points)), key=values.__getitem__)
-    label = f"best: {values[best]:.2f} % after epoch {points[best][0]}"
+    # In the title: a legend with a ring in it reads like a point.
+    axes.set_title(f"accuracy (ring: the best, {values[best]:.2f} % after epoch {points[best][0]})")
     ring = {"marker": "o", "markersize": 10, "color": "black", "fillstyle": "none"}
-    axes.plot(times[best], values[best], linestyle="", label=label, **ring)
+    axes.plot(times[best], values[best], linestyle="", **ring)
     axes.set_ylabel("validation accuracy (%)")
-    axes.legend(loc="lower right")
     axes.margins(y=0.15)
 
 
