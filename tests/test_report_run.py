@@ -72,6 +72,25 @@ def test_a_record_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> Non
         read_history(run)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("config.yaml", "[1]", "config.yaml must hold names and values, but got [1]"),
+        ("environment.json", "7", "environment.json must hold names and values, but got 7"),
+        ("config.yaml", "lifetime: x", "invalid literal for int() with base 10: 'x'"),
+    ],
+)
+def test_a_record_that_holds_something_else_is_named(
+    tmp_path: Path, name: str, text: str, reason: str
+) -> None:
+    run = write_run(tmp_path / "run")
+    (run / name).write_text(text)
+    with pytest.raises(ConfigError) as error:
+        read_history(run)
+
+    assert str(error.value) == f"{run} holds a record that cannot be read: {reason}"
+
+
 def test_the_report_says_what_came_out_and_what_bounded_it(tmp_path: Path) -> None:
     text = describe_run(read_history(write_run(tmp_path / "a run")), "report.png")
 

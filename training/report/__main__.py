@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
             )
         for folder in given.folder:
             print("\n".join(map(str, write_report(folder.resolve(), given.target))))
-    except ConfigError as error:
+    except (ConfigError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

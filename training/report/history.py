@@ -121,9 +121,9 @@ def read_history(folder: Path) -> History:
         raise ConfigError(f"{folder} must be the folder of a run, but it holds no record of one")
     try:
         status = json.loads((folder / "status.json").read_text(encoding="utf-8"))
-        return History(
+        history = History(
             directory=folder,
-            config=yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")),
+            config=_yaml(folder / "config.yaml"),
             overrides=_lines(folder / "overrides"),
             curriculum=_yaml(folder / "curriculum.yaml"),
             environment=_json(folder / "environment.json"),
@@ -132,6 +132,8 @@ def read_history(folder: Path) -> History:
             sessions=_sessions(status),
             rows=[in_numbers(row) for row in read_metrics(folder)],
         )
+        history.work()  # which looks at all that is computed with
+        return history
     except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{folder} holds a record that cannot be read: {reason}") from error
@@ -141,12 +143,18 @@ def _lines(file: Path) -> list[str]:
     return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
 
 
-def _yaml(file: Path) -> Any:
-    return (yaml.safe_load(file.read_text(encoding="utf-8")) if file.exists() else None) or {}
+def _yaml(file: Path) -> dict[Any, Any]:
+    return _mapping(file, yaml.safe_load(file.read_text(encoding="utf-8")) if file.exists() else {})
 
 
-def _json(file: Path) -> Any:
-    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+def _json(file: Path) -> dict[Any, Any]:
+    return _mapping(file, json.loads(file.read_text(encoding="utf-8")) if file.exists() else {})
+
+
+def _mapping(file: Path, value: Any) -> dict[Any, Any]:
+    if not isinstance(value, (dict, type(None))):
+        raise TypeError(f"{file.name} must hold names and values, but got {value!r:.80}")
+    return value or {}
 
 
 def _sessions(status: dict[str, Any]) -> list[Interval]:
