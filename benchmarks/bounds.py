@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
-import os
 import statistics
 import subprocess
 import sys
@@ -21,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, environment, table
+from common import ROOT, environment, keep, show, table
 
 sys.path.insert(0, str(ROOT))
 
@@ -127,13 +125,8 @@ def main() -> None:
         kept: dict[str, Any] = {"environment": environment() | {"n": f"{args.rounds} rounds"}}
         kept["overrides"] = args.overrides
         kept["results"] = measure(args.rounds, args.overrides)
-        kept["environment"]["load after"] = f"{os.getloadavg()[0]:.1f}"
-        args.output.parent.mkdir(parents=True, exist_ok=True)
-        args.output.write_text(json.dumps(kept, indent=1) + "\n")
-    kept = json.loads(args.output.read_text())
-    print(report(kept["results"]))
-    print("\n" + "; ".join(f"{key}: {value}" for key, value in kept["environment"].items()))
-    plot(kept["results"], args.output.with_suffix(".png"))
+        keep(args.output, kept)
+    show(args.output, report, plot)
 
 
 if __name__ == "__main__":
