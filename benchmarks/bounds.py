@@ -1,11 +1,12 @@
 """What `python -m training.bounds` predicts beside what train.py then takes, on the digits.
 
-    python benchmarks/bounds.py                    lifetime 1, 2, 4 and 8, about 7 minutes
+    python benchmarks/bounds.py                    lifetime 1, 2, 4 and 8, about 2 minutes a round
     python benchmarks/bounds.py --plot             draws what was kept, measures nothing
     python benchmarks/bounds.py model.width=32     overrides of train.py
 
-Each round predicts anew and then trains 9 epochs at each lifetime, each in a process of its own;
-what is measured of them is the mean of epochs 1 to 8, which are whole generations.
+Each round predicts anew and then trains 5 epochs at each lifetime, at 8 nine of them, each in a
+process of its own; what is measured is the mean of the epochs after the first, which are whole
+generations.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from training.bounds.prediction import Costs, predict
 
 HERE = Path(__file__).parent
 LIFETIMES = [1, 2, 4, 8]
-EPOCHS = 9
+MIN_EPOCHS = 4  # after the first
 
 
 def predicted(overrides: list[str]) -> dict[int, float]:
@@ -46,7 +47,11 @@ def trained(lifetime: int, overrides: list[str]) -> float:
     with tempfile.TemporaryDirectory() as folder:
         command = [
             *(sys.executable, str(ROOT / "train.py"), *overrides, f"lifetime={lifetime}"),
-            *(f"epochs={EPOCHS}", f"hydra.run.dir={folder}/run", "report.enabled=false"),
+            *(
+                f"epochs={1 + max(MIN_EPOCHS, lifetime)}",
+                f"hydra.run.dir={folder}/run",
+                "report.enabled=false",
+            ),
         ]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         with open(Path(folder, "run", "metrics.csv"), newline="") as file:
