@@ -47,7 +47,7 @@ def test_everything_is_measured_and_nothing_but_the_picture_stays(
     assert re.search(
         r"build a sample     \d+\.\d+ ms, 95 % in under \d+\.\d+ ms \(\d+ samples\)", out
     )
-    assert re.search(r"\| 1 \| [\d,]+ \| [\d,]+ \| \d+ MiB \|\n\| 2 \| ", out)
+    assert re.search(r"\| 1 \| [\d,]+ \| [\d,]+ \| \d+ MiB \| \d\.\d\d built, .*\n\| 2 \| ", out)
     for lifetime in (1, 2, 3, 4, 8, 16):
         assert re.search(rf"\n\| {lifetime} \| \d+\.\d\d \(\w+\) \| \d+\.\d\d \(\w+\) \|", out)
     assert re.search(
@@ -123,7 +123,7 @@ def test_a_median_and_a_slow_end_are_shown() -> None:
     assert "build a sample     10.000 ms, 95 % in under 34.500 ms (20 samples)" in text
     assert "read a sample      0.200 ms, 95 % in under 0.290 ms (3 samples)" in text
     assert "train on a batch   199.00 ms for 100 samples, 503 a second (3.0 s to warm up)" in text
-    assert "| 1 | 100 | 10,000 | not known |" in text
+    assert "| 1 | 100 | 10,000 | not known | 1.00 built, 1.00 read |" in text
     assert "disk the cache will take   3 GiB" in text
     assert "| 1 | 10.95 (input) | 5.95 (input) |" in text
 

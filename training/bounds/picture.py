@@ -37,13 +37,15 @@ def _draw_epochs(axes: Axes, bounds: Bounds) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks(LIFETIMES, [str(lifetime) for lifetime in LIFETIMES])
     axes.set_ylim(bottom=0)
-    axes.set_title("predicted epoch, after the first")
+    axes.set_title("predicted time of an epoch, after the first")
     axes.set_xlabel("lifetime (epochs)")
-    axes.set_ylabel(f"an epoch ({unit})")
+    axes.set_ylabel(f"time of an epoch ({unit})")
     legend_below(axes, num_columns=4)
 
 
 def _draw_rates(axes: Axes, bounds: Bounds) -> None:
+    from matplotlib.ticker import LogLocator, NullLocator
+
     costs = bounds.costs
     counts = [given.num_workers for given in costs.inputs]
     rates = {
@@ -55,7 +57,9 @@ def _draw_rates(axes: Axes, bounds: Bounds) -> None:
     step = costs.num_samples / costs.num_batches / costs.step_s
     axes.axhline(step, color="black", linestyle=(0, (1, 2)), label="compute alone")
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter("{x:,g}")
     axes.set_xticks(range(len(counts)), [str(count) for count in counts])
     axes.set_xlim(-0.5, len(counts) - 0.5)
     axes.set_title("what each part could do alone")

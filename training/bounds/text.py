@@ -9,6 +9,8 @@ from training.bounds.passes import Times
 from training.bounds.prediction import Prediction, choose, predict_all
 from training.report.text import table
 
+_TOGETHER = "beside training, times as long as each alone"
+
 
 def describe_bounds(bounds: Bounds, overrides: list[str]) -> str:
     """Return what was measured, what is predicted, and the command line to use."""
@@ -44,13 +46,20 @@ def _times(times: Times) -> str:
 
 
 def _rates(bounds: Bounds) -> str:
-    head = ("num_workers", "samples/s at lifetime 1", "at full reuse", "memory of the workers")
+    head = (
+        "num_workers",
+        "samples/s at lifetime 1",
+        "at full reuse",
+        "memory of the workers",
+        _TOGETHER,
+    )
     rows = [
         (
             given.num_workers,
             f"{given.built_per_s:,.0f}",
             f"{given.reused_per_s:,.0f}",
             "not known" if given.memory_bytes is None else _bytes(given.memory_bytes),
+            f"{given.building:.2f} built, {given.reading:.2f} read",
         )
         for given in bounds.costs.inputs
     ]
@@ -78,7 +87,8 @@ def conclusion(bounds: Bounds) -> str:
         )
     first = min(predictions[0], key=lambda one: one.epoch_s)
     gain = f"{first.epoch_s / best.epoch_s:.1f} times as fast an epoch as at lifetime 1"
-    sweep = "python train.py -m lifetime=1,2,4"
+    tried = sorted({1, best.lifetime} | {n for n in (2, 4, 8) if n < best.lifetime})
+    sweep = f"python train.py -m lifetime={','.join(map(str, tried))}"
     accuracy = f"Whether the accuracy is kept, a sweep will say: {sweep}"
     if best.is_bound_by_compute:
         return (
