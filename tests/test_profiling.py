@@ -32,7 +32,7 @@ def test_without_workers_builds_and_reads_lie_in_the_wait_of_the_training_proces
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    train(run, *EPOCHS, "batch_size=8")
+    train(run, *EPOCHS, "batch_size=4")
 
     waits = events(run, "wait for input")
     assert sum(e["name"].startswith("ProfilerStep") for e in all_complete(run)) == 6
@@ -41,8 +41,8 @@ def test_without_workers_builds_and_reads_lie_in_the_wait_of_the_training_proces
     # The last step of the trace may end while a batch is waited for.
     last = max(e["ts"] for e in all_complete(run) if e["name"].startswith("ProfilerStep"))
     early = [e for what in ("build", "read") for e in events(run, what) if e["ts"] < last]
-    assert len(early) > 20 and all(inside(event, waits) for event in early)
-    assert f"trace          {run / 'trace.json'}, with " in capsys.readouterr().err
+    assert len(early) > 10 and all(inside(event, waits) for event in early)
+    assert f"trace          {run / 'trace.json'}, with " in "".join(capsys.readouterr())
     assert not (run / ".trace").exists()
 
 
@@ -80,7 +80,7 @@ def test_an_epoch_of_one_update_is_too_short_and_says_so(
 ) -> None:
     train(tmp_path / "run", "trainer.fast_dev_run=true", "tracker.profile=true")
 
-    assert "there is no trace: epoch 0 has too few updates for one" in capsys.readouterr().err
+    assert "there is no trace: epoch 0 has too few updates for one" in "".join(capsys.readouterr())
     assert not (tmp_path / "run" / "trace.json").exists()
 
 
@@ -91,6 +91,7 @@ def test_times_of_the_loader_are_moved_to_the_clock_of_the_profiler() -> None:
     trace = {
         "traceEvents": [
             event("clock of the loader", 1000.0, 2.0),
+            event("clock of the loader", 900.0, 2.0),
             event("ProfilerStep#5", 1000.0, 500.0),
             {"ph": "i", "name": "an instant"},
         ]
@@ -100,12 +101,12 @@ def test_times_of_the_loader_are_moved_to_the_clock_of_the_profiler() -> None:
         Span("build", 4, 6_000_000, 6_900_000, 8, 9),  # ends before the trace
         Span("build", 5, 7_500_001, 7_600_000, 8, 9),  # begins after it
     ]
-    assert add_spans(trace, spans, 7_000_000) == 1
-    assert trace["traceEvents"][3] == {
+    assert add_spans(trace, spans, [(6_000_000, 6_999_999), (7_000_000, 7_000_005)]) == 1
+    assert trace["traceEvents"][4] == {
         "ph": "X", "cat": "loader", "name": "read", "pid": 8, "tid": 9, "ts": 990.0, "dur": 20.0,
         "args": {"index": 3},
     }  # fmt: skip
-    assert trace["traceEvents"][4]["name"] == "process_name"
+    assert trace["traceEvents"][5]["name"] == "process_name"
 
 
 def test_nothing_is_done_where_no_trace_is_wanted() -> None:

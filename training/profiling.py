@@ -25,7 +25,9 @@ log = logging.getLogger("training")
 
 NUM_STEPS = 6  # updates in the trace: enough for a batch of each of a few workers
 _SKIPPED, _WARMUP = 2, 2  # updates before it: until workers are at work, and the profiler is warm
-_CLOCK = "clock of the loader"  # a mark by which times of both clocks are brought together
+_CLOCK = "clock of the loader"  # marks by which times of both clocks are brought together
+_NUM_MARKS = 5  # of which that counts during which the system did nothing else
+Mark = tuple[int, int]
 _NAMES = {"wait": "wait for input", "copy": "copy to the device"}
 
 
@@ -59,7 +61,8 @@ class Profiler(NoProfiler):
         self._path, self._folder = run.directory / "trace.json", run.directory / ".trace"
         self._clock, self._epoch = clock, min(first + 1, end - 1)
         self._torch: Any = None
-        self._num_skipped = self._num_steps = self._clock_ns = 0
+        self._num_skipped = self._num_steps = 0
+        self._marks: list[Mark] = []
         dataset = loaders.train.dataset
         assert isinstance(dataset, ReuseDataset)
         dataset.trace = Trace(self._folder, self._epoch)
@@ -99,17 +102,16 @@ class Profiler(NoProfiler):
         self._torch.step()
         self._num_steps += 1
         if self._num_steps == self._num_skipped:
-            with record_function(_CLOCK):
-                self._clock_ns = perf_counter_ns()
+            self._marks = [_mark() for _ in range(_NUM_MARKS)]
 
     def _export(self, own: Any) -> None:
         own.export_chrome_trace(str(self._path))
 
     def _finish(self) -> None:
         """Add what the loader did, of which all is written now that the epoch has ended."""
-        if self._clock_ns and self._path.exists():
+        if self._marks and self._path.exists():
             trace = json.loads(self._path.read_text(encoding="utf-8"))
-            count = add_spans(trace, read_spans(self._folder), self._clock_ns)
+            count = add_spans(trace, read_spans(self._folder), self._marks)
             self._path.write_text(json.dumps(trace), encoding="utf-8")
             log.info("trace          %s, with %d builds and reads", self._path, count)
         else:
@@ -124,20 +126,30 @@ def make_profiler(run: Run, loaders: Loaders, clock: Clock, first: int, end: int
     return NoProfiler()
 
 
-def add_spans(trace: dict[str, Any], spans: Iterable[Span], clock_ns: int) -> int:
+def _mark() -> Mark:
+    before_ns = perf_counter_ns()
+    with record_function(_CLOCK):
+        pass
+    return before_ns, perf_counter_ns()
+
+
+def add_spans(trace: dict[str, Any], spans: Iterable[Span], marks: list[Mark]) -> int:
     """Add to a trace what the loader did while it was recorded; return how many events that is.
 
     Args:
         trace: of PyTorch's profiler, with times in microseconds.
         spans: from all processes.
-        clock_ns: what `perf_counter_ns` said when the mark for it was made.
+        marks: what `perf_counter_ns` said before and after each mark in the trace.
     """
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
-    mark = next(event for event in events if event["name"] == _CLOCK)
-    offset_us = mark["ts"] - clock_ns / 1000
+    made = sorted(event["ts"] for event in events if event["name"] == _CLOCK)
+    mark_us, (before_ns, _) = min(
+        zip(made, marks, strict=True), key=lambda pair: pair[1][1] - pair[1][0]
+    )
+    offset_us = mark_us - before_ns / 1000
     steps = [event for event in events if event["name"].startswith("ProfilerStep")]
-    start = min([mark["ts"], *(event["ts"] for event in steps)])
-    end = max([event["ts"] + event["dur"] for event in (mark, *steps)])
+    start = min(event["ts"] for event in steps)
+    end = max(event["ts"] + event["dur"] for event in steps)
     shown = [s for s in spans if offset_us + s.end_ns / 1000 >= start]
     shown = [s for s in shown if offset_us + s.start_ns / 1000 <= end]
     trace["traceEvents"] += [

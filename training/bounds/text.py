@@ -9,7 +9,7 @@ from training.bounds.passes import Times
 from training.bounds.prediction import Prediction, choose, predict_all
 from training.report.text import table
 
-_TOGETHER = "beside training, times as long as each alone"
+_TOGETHER = "times as slow beside training"
 
 
 def describe_bounds(bounds: Bounds, overrides: list[str]) -> str:
