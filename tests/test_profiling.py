@@ -84,6 +84,16 @@ def test_an_epoch_of_one_update_is_too_short_and_says_so(
     assert not (tmp_path / "run" / "trace.json").exists()
 
 
+def test_a_trace_that_cannot_be_written_is_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run" / "trace.json").mkdir(parents=True)
+    rows = train(tmp_path / "run", *EPOCHS)
+
+    assert len(rows) == 2
+    assert "the trace could not be written: " in "".join(capsys.readouterr())
+
+
 def test_times_of_the_loader_are_moved_to_the_clock_of_the_profiler() -> None:
     def event(name: str, start_us: float, length_us: float) -> dict[str, Any]:
         return {"ph": "X", "name": name, "ts": start_us, "dur": length_us, "pid": 1, "tid": 1}

@@ -16,6 +16,7 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from reuseloader import ReuseDataset
 from reuseloader.trace import Span, Trace, read_spans
+from training.checks import text_of
 from training.distributed import ranks
 from training.loaders import Loaders
 from training.records import Run
@@ -105,18 +106,29 @@ class Profiler(NoProfiler):
             self._marks = [_mark() for _ in range(_NUM_MARKS)]
 
     def _export(self, own: Any) -> None:
-        own.export_chrome_trace(str(self._path))
+        with _reported():
+            own.export_chrome_trace(str(self._path))
 
     def _finish(self) -> None:
         """Add what the loader did, of which all is written now that the epoch has ended."""
-        if self._marks and self._path.exists():
-            trace = json.loads(self._path.read_text(encoding="utf-8"))
-            count = add_spans(trace, read_spans(self._folder), self._marks)
-            self._path.write_text(json.dumps(trace), encoding="utf-8")
-            log.info("trace          %s, with %d builds and reads", self._path, count)
-        else:
-            log.warning("there is no trace: epoch %d has too few updates for one", self._epoch)
+        with _reported():
+            if self._marks and self._path.exists():
+                trace = json.loads(self._path.read_text(encoding="utf-8"))
+                count = add_spans(trace, read_spans(self._folder), self._marks)
+                self._path.write_text(json.dumps(trace), encoding="utf-8")
+                log.info("trace          %s, with %d builds and reads", self._path, count)
+            else:
+                log.warning("there is no trace: epoch %d has too few updates for one", self._epoch)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    """Let what goes wrong with a trace, as on a full disk, be a warning: training goes on."""
+    try:
+        yield
+    except Exception as error:
+        log.warning("the trace could not be written: %s", text_of(error))
 
 
 def make_profiler(run: Run, loaders: Loaders, clock: Clock, first: int, end: int) -> NoProfiler:
