@@ -105,7 +105,7 @@ def test_a_build_that_fails_leaves_nothing_behind(
     def fail(*_: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(measure.Bench, "step", fail)
+    monkeypatch.setattr(measure.Steps, "alone", fail)
     with pytest.raises(ZeroDivisionError):
         program.main(list(SMALL))
     assert list(quick.iterdir()) == []

@@ -70,6 +70,10 @@ class Profiler(NoProfiler):
 
     @contextmanager
     def _tracing(self, num_updates: int) -> Iterator[None]:
+        if num_updates < 2:  # one warms the profiler up
+            yield
+            self._finish()
+            return
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(ProfilerActivity.CUDA)
