@@ -245,6 +245,28 @@ def test_a_plan_says_what_is_compared_with_what(tmp_path: Path) -> None:
     assert verdict(sweep).endswith("At equal time it ends at 99.00 %.")
 
 
+def test_what_only_pays_at_equal_wall_time_is_mentioned(tmp_path: Path) -> None:
+    low, high = {"accuracies": [0.5, 0.8]}, {"accuracies": [0.5, 0.8, 0.95]}
+    runs = {
+        **{f"1-{seed}": {"lifetime": 1, "seed": seed, "accuracies": [0.5, 0.9]} for seed in (0, 1)},
+        **{f"2-{seed}": {"lifetime": 2, "seed": seed, **low} for seed in (0, 1)},
+        **{f"2-{seed}-long": {"lifetime": 2, "seed": seed, **high} for seed in (0, 1)},
+    }
+    folder = write_serial_runs(tmp_path / "sweep", runs)
+    places = {"at equal epochs": ["1-0", "1-1", "2-0", "2-1"]}
+    places["at equal wall time"] = ["1-0", "1-1", "2-0-long", "2-1-long"]
+    jobs = [
+        {"folder": place, "section": section, "setting": f"lifetime={place[0]}"}
+        for section, names in places.items()
+        for place in names
+    ]
+    (folder / PLAN).write_text(json.dumps({"jobs": jobs}))
+    said = verdict(read_sweep(folder))
+
+    assert said.startswith("Choose lifetime=1: no longer lifetime reached 89.1 % sooner")
+    assert said.endswith("At equal wall time lifetime=2 ends higher, at 95.00 ± 0.00 %.")
+
+
 def test_other_programs_beside_the_runs_are_mentioned(tmp_path: Path) -> None:
     folder = lifetimes(tmp_path).folder
     jobs = [{"folder": n, "section": "", "setting": f"lifetime={1 + int(n) // 2}"} for n in "0123"]
