@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,18 @@ def prepare_once(folder: str) -> list[str]:
     with first_on_machine():  # a second time, with something else
         pass
     return ["found" if found else "made", file.read_text()]
+
+
+def prepare_on_machines(folder: str, nodes: list[int]) -> None:
+    """Prepare as the ranks of several machines, and note when."""
+    own = ranks()
+    local = nodes[: own.rank].count(nodes[own.rank])
+    distributed._ranks = replace(own, node=nodes[own.rank], local_rank=local, num_nodes=2)
+    with first_on_machine(), open(Path(folder, "notes"), "a", encoding="utf-8") as file:
+        print(f"{own.rank} begins", file=file, flush=True)
+        time.sleep(0.2)
+        print(f"{own.rank} ends", file=file)
+    distributed._ranks = own
 
 
 def compare(marks: list[dict[str, str]]) -> str:
@@ -100,6 +113,14 @@ def test_files_are_made_by_one_rank_while_the_others_wait(
 ) -> None:
     answers = rank_group.of(2).call(prepare_once, tmp_path)
     assert answers == [["made", "prepared"], ["found", "prepared"]]
+
+
+def test_on_a_disk_that_machines_share_files_are_made_once_too(
+    rank_group: RankGroup, tmp_path: Path
+) -> None:
+    rank_group.of(3).call(prepare_on_machines, tmp_path, [0, 1, 1])
+    lines = (tmp_path / "notes").read_text().splitlines()
+    assert lines == [f"{rank} {what}" for rank in range(3) for what in ("begins", "ends")]
 
 
 def test_other_data_on_another_rank_is_refused_by_name(rank_group: RankGroup) -> None:

@@ -155,8 +155,9 @@ def run_command(main: Callable[[], Any]) -> None:
 def _run_main(main: Callable[[], Any]) -> None:
     line, sweep = sys.argv[1:], None  # the folder of a sweep
     try:
+        words = after_restart(line)  # asked by every rank: another machine may know of the run
         if ranks().is_main:
-            given = parse(_for_hydra(after_restart(line)))
+            given = parse(_for_hydra(words))
             refuse_sweep(given)
             if is_sweep(given):
                 given, sweep = launch(given)

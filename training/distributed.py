@@ -220,22 +220,27 @@ def take(key: str) -> Any:
 
 @contextmanager
 def first_on_machine() -> Iterator[None]:
-    """Let one rank of each machine through the block, then the others: files are made once.
+    """Let rank 0 through the block, then one rank of each other machine, then all others.
+
+    Files are made once, whether each machine has a disk of its own or all share one.
 
     Raises:
-        RankFailedError: the first one failed.
+        RankFailedError: one that went before failed.
     """
     global _num_waits
     if _ranks.is_single:
         yield
         return
     _num_waits += 1
-    key = f"made/{_num_waits}/{_ranks.node}"
-    if _ranks.local_rank != 0:
-        wait_for(key)
+    by_any, here = f"made/{_num_waits}", f"made/{_num_waits}/{_ranks.node}"
+    is_first = _ranks.local_rank == 0
+    if not _ranks.is_main:
+        wait_for(by_any if is_first else here)
     yield
-    if _ranks.local_rank == 0:
-        put(key, True)
+    if is_first:
+        put(here, True)
+    if _ranks.is_main:
+        put(by_any, True)
 
 
 def check_same(marks: dict[str, str]) -> None:
