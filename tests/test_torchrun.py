@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import sys
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,9 @@ from omegaconf import open_dict
 from processes import RankGroup
 from runs import SMALL, train
 
-from training import torchrun
+from training import distributed, torchrun
 from training.checks import ConfigError
+from training.command import run_command
 from training.complaints import report
 from training.config import load_config
 from training.curriculum import expand
@@ -60,6 +63,19 @@ def refused(folder: str, *overrides: str) -> str:
         except (ConfigError, RankFailedError) as error:
             report(error, f"error: {error}")
     return text.getvalue()
+
+
+def commanded() -> list[Any]:
+    """Run the whole command as the one rank of a machine; return the arguments it came to."""
+    own, called = ranks(), []
+    distributed._ranks = replace(own, node=own.rank, num_nodes=own.world_size, local_rank=0)
+    torchrun.join_group = ranks  # type: ignore[assignment]
+    sys.argv = ["train.py", "lifetime=2"]
+    try:
+        run_command(lambda *_: called.append(sys.argv[1:]))
+    except SystemExit as end:
+        called.append(end.code)
+    return called
 
 
 def led(folder: str) -> list[Any]:
@@ -142,6 +158,10 @@ def test_the_other_ranks_follow_the_run_of_rank_0_with_an_environment_of_their_o
     names = {path.name for path in Path(folder).iterdir()}
     assert {"config.yaml", "status.json", "train.log"} <= names
     assert not any(name.endswith(".tmp") for name in names)
+
+
+def test_the_ranks_of_several_machines_begin(rank_group: RankGroup) -> None:
+    assert rank_group.anew(2).call(commanded) == [[["lifetime=2"], 0]] * 2
 
 
 def test_where_there_is_nothing_to_run_all_end_well(rank_group: RankGroup) -> None:
