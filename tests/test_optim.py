@@ -68,3 +68,17 @@ def test_the_last_epoch_is_always_evaluated() -> None:
     plan = Plan(epochs=8, num_batches=1, evaluate_every=3)
 
     assert [epoch for epoch in range(8) if plan.evaluates(epoch)] == [2, 5, 7]
+
+
+@pytest.mark.parametrize(
+    ("accumulate", "echo", "updates", "batches"),
+    [(1, 1, 1, 1), (2, 1, 1, 2), (1, 3, 3, 1), (2, 3, 3, 2), (3, 2, 2, 3), (4, 2, 1, 2)],
+)
+def test_a_run_can_be_continued_after_updates_that_use_whole_batches(
+    accumulate: int, echo: int, updates: int, batches: int
+) -> None:
+    plan = Plan(epochs=1, num_batches=12, accumulate=accumulate, echo=echo)
+
+    assert (updates, batches) == (plan.whole_updates, plan.batches_used(updates))
+    for fewer in range(1, updates):  # a batch is half used after each of them
+        assert fewer * accumulate % echo != 0
