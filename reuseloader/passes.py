@@ -87,9 +87,12 @@ class Pass(Iterator[Any]):
             if isinstance(error, (OSError, EOFError)) and (pids := self._killed()):
                 # Its memory could not be received any more, which says nothing to a user.
                 text = f"a worker of the loader was killed (pid {pids[0]})"
+                self.let_go()
                 raise RuntimeError(text) from error.with_traceback(None)
-            # The text holds the worker's traceback. This process's own would keep the iterator
-            # alive in a cycle, and its workers would be waited for 5 s each.
+            # The text holds the worker's traceback. What this process's own holds on to, wherever
+            # the error is kept, is the iterator, and its workers would be waited for 5 s each.
+            self.let_go()
+            error.__context__ = None  # torch's own, of an error that it cannot make again
             raise error.with_traceback(None)  # noqa: B904
         self.position.num_batches += 1
         self.tally.update(delivery.tally)
