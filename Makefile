@@ -1,6 +1,7 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
+PYTEST := $(RUN) -m pytest --numprocesses 2 --dist worksteal
 ARGS ?=
 
 .DEFAULT_GOAL := help
@@ -24,10 +25,10 @@ sweep: setup  ## Compare lifetimes: accuracy, time, and which one to choose
 	$(RUN) train.py experiment=lifetime_sweep $(ARGS)
 
 test: setup  ## Run the tests, without the slow ones
-	$(RUN) -m pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 
 test-all: setup  ## Run all the tests
-	$(RUN) -m pytest -m 'slow or not slow' $(ARGS)
+	$(PYTEST) -m 'slow or not slow' $(ARGS)
 
 check: setup  ## Lint, and check the types
 	$(VENV)/bin/ruff check .

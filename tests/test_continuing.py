@@ -77,6 +77,11 @@ def results(folder: Path, counts: bool = True) -> Any:
     return table, weights, best
 
 
+def slow(*values: Any) -> Any:
+    """Return values of a parameter that the daily run leaves out."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 ALL_AT_ONCE = (
     *("trainer.ema_decay=0.9", "trainer.accumulate=2", "trainer.echo=3", "trainer.limit_batches=3"),
     *("trainer.mixup_alpha=0.4", "trainer.cutmix_alpha=1.0", "trainer.label_smoothing=0.1"),
@@ -89,10 +94,14 @@ ALL_AT_ONCE = (
     [
         (ALL_AT_ONCE, (3, 7, 12)),  # 5 updates an epoch, of which some use half a batch
         ((*ALL_AT_ONCE, "schedule=plateau", "schedule.patience=0"), (4, 5)),
-        (("trainer.precision=bf16", "curriculum=ramp", "augment=digits", "lifetime=2"), (6, 7)),
-        (("trainer.evaluate_every=2", "schedule=multistep", "schedule.milestones=[1,2]"), (3, 8)),
-        (("trainer.early_stopping=1", "optimizer.lr=1e-9", "schedule=constant", "epochs=6"), (5,)),
-        (("optimizer=sgd", "schedule=cosine", "trainer.overfit_batches=2"), (1, 2, 3)),
+        slow(("trainer.precision=bf16", "curriculum=ramp", "augment=digits", "lifetime=2"), (6, 7)),
+        slow(
+            ("trainer.evaluate_every=2", "schedule=multistep", "schedule.milestones=[1,2]"), (3, 8)
+        ),
+        slow(
+            ("trainer.early_stopping=1", "optimizer.lr=1e-9", "schedule=constant", "epochs=6"), (5,)
+        ),
+        slow(("optimizer=sgd", "schedule=cosine", "trainer.overfit_batches=2"), (1, 2, 3)),
     ],
     ids=["everything", "plateau", "curriculum", "evaluate_every", "early", "overfit"],
 )
@@ -117,9 +126,10 @@ PLACES = {
     "first batch": (ReuseDataLoader, "__iter__"),
     "pictures": (loop, "show_samples"),
 }
+OTHER_PLACES = [place for place in PLACES if place not in ("evaluation", "first batch")]
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", ["evaluation", "first batch", *map(slow, OTHER_PLACES)])
 def test_a_signal_at_any_place_is_one_to_go_on_from(
     watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
@@ -175,8 +185,8 @@ PRESETS: dict[str, tuple[str, ...]] = {
 
 
 FAST_AND_SLOW = [
-    *("onecycle", "plateau"),
-    *(pytest.param(name, marks=pytest.mark.slow) for name in ("cosine", "multistep", "constant")),
+    "onecycle",
+    *(slow(name) for name in ("plateau", "cosine", "multistep", "constant")),
 ]
 
 
@@ -324,7 +334,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("name", ["status.json", slow("inputs.json"), slow("metrics.csv")])
 def test_a_broken_file_of_a_run_does_not_stop_it(watch: Watch, tmp_path: Path, name: str) -> None:
     """What is lost is lost; what remains is trained."""
     options = (*BASE, "data.train.limit=16", "data.val.limit=10")

@@ -24,16 +24,13 @@ TINY = ("data.train.limit=40", "data.val.limit=12", "batch_size=8", "model.width
 
 ERASE = "{_target_: torchvision.transforms.v2.RandomErasing, p: 1.0}"
 
-ALONE = [
-    (),
+ALONE = [(), ("trainer.ema_decay=0.9",)]
+
+ALONE_SLOW = [
     ("trainer.precision=bf16",),
     ("trainer.accumulate=2",),
     ("trainer.echo=2",),
-    ("trainer.ema_decay=0.9",),
     ("trainer.mixup_alpha=0.4",),
-]
-
-ALONE_SLOW = [
     ("trainer.compile=true",),
     ("trainer.precision=tf32",),
     ("trainer.precision=fp16",),

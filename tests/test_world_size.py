@@ -82,7 +82,7 @@ def whole(rank_group: RankGroup, tmp_path_factory: pytest.TempPathFactory) -> tu
 @pytest.mark.parametrize(
     ("stop", "num_updates"),
     # All know of it a step later, which may be in the evaluation.
-    [([1, 8], 10), ([0, 4], 6), ([1, 11], 12)],
+    [([1, 8], 10), pytest.param([0, 4], 6, marks=pytest.mark.slow), ([1, 11], 12)],
 )
 def test_ranks_stop_together_and_go_on_to_the_same_bits(
     rank_group: RankGroup,

@@ -87,8 +87,8 @@ def resume(train: Trainer, run: Path, *overrides: str) -> Any:
     ("stops", "options", "overrides"),
     [
         ([-1, -2], (), ()),  # after every epoch
-        ([2], (), ()),  # in the middle of one
-        ([4, 5, 9], (), ()),  # several times, and at a last update
+        pytest.param([2], (), (), marks=pytest.mark.slow),  # in the middle of one
+        ([4, 5, 9], (), ()),  # several times, in the middle, and at a last update
         ([5], (), ("num_workers=2",)),
         pytest.param(
             *([5], ("num_workers=2", "loader.persistent_workers=false"), ("num_workers=0",)),

@@ -96,15 +96,23 @@ def test_the_same_command_gives_the_same_numbers(train: Trainer) -> None:
     assert without_times(first) != without_times(other)
 
 
-@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_the_number_of_workers_changes_no_number(train: Trainer, start: str) -> None:
-    alone = without_times(train.here("lifetime=2").run)
-    counts = (1, 2, 4) if start == "fork" else (2,)
-    for num_workers in counts:
-        run = train.apart(
-            "lifetime=2", f"num_workers={num_workers}", f"loader.multiprocessing_context={start}"
-        ).run
-        assert without_times(run) == alone
+@pytest.mark.parametrize(
+    ("start", "num_workers"),
+    [
+        ("fork", 2),
+        pytest.param("fork", 1, marks=pytest.mark.slow),
+        pytest.param("fork", 4, marks=pytest.mark.slow),
+        pytest.param("spawn", 2, marks=pytest.mark.slow),
+    ],
+)
+def test_the_number_of_workers_changes_no_number(
+    train: Trainer, start: str, num_workers: int
+) -> None:
+    alone = train.here("lifetime=2").run
+    run = train.apart(
+        "lifetime=2", f"num_workers={num_workers}", f"loader.multiprocessing_context={start}"
+    ).run
+    assert without_times(run) == without_times(alone)
 
 
 def test_the_number_that_auto_found_is_what_is_recorded(train: Trainer) -> None:
@@ -135,11 +143,11 @@ def test_a_curriculum_is_written_down_in_terms_of_the_transforms(train: Trainer)
 
 
 def test_runs_of_the_same_moment_get_folders_of_their_own(train: Trainer) -> None:
-    processes = [train.start("epochs=1") for _ in range(3)]
+    processes = [train.start("epochs=1") for _ in range(2)]
     errors = [process.communicate(timeout=280)[1] for process in processes]
     runs = [path.parent for path in train.folder.rglob("status.json")]
-    assert [process.returncode for process in processes] == [0, 0, 0], errors
-    assert len(runs) == 3
+    assert [process.returncode for process in processes] == [0, 0], errors
+    assert len(runs) == 2
 
 
 def test_an_existing_run_is_never_overwritten(train: Trainer, tmp_path: Path) -> None:
