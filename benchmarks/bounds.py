@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,19 +60,16 @@ def trained(lifetime: int, overrides: list[str]) -> float:
     return statistics.mean(float(row["epoch_s"]) for row in rows[1:])
 
 
-def measure(rounds: int, overrides: list[str]) -> list[dict[str, Any]]:
-    """Return for each round and lifetime both times."""
-    results = []
+def measure(rounds: int, overrides: list[str]) -> Iterator[dict[str, Any]]:
+    """Yield for each round and lifetime both times."""
     for number in range(rounds):
         guess = predicted(overrides)
         order = LIFETIMES[number % 4 :] + LIFETIMES[: number % 4]
         for lifetime in order:
             epoch_s = trained(lifetime, overrides)
-            results.append(
-                {"lifetime": lifetime, "predicted_s": guess[lifetime], "measured_s": epoch_s}
-            )
-            print(f"round {number}, lifetime {lifetime}: {results[-1]}", flush=True)
-    return results
+            result = {"lifetime": lifetime, "predicted_s": guess[lifetime], "measured_s": epoch_s}
+            print(f"round {number}, lifetime {lifetime}: {result}", flush=True)
+            yield result
 
 
 def report(results: list[dict[str, Any]]) -> str:
@@ -129,8 +127,10 @@ def main() -> None:
     if not args.plot:
         kept: dict[str, Any] = {"environment": environment() | {"n": f"{args.rounds} rounds"}}
         kept["overrides"] = args.overrides
-        kept["results"] = measure(args.rounds, args.overrides)
-        keep(args.output, kept)
+        kept["results"] = []
+        for result in measure(args.rounds, args.overrides):
+            kept["results"].append(result)
+            keep(args.output, kept)  # what there is, should it be stopped
     show(args.output, report, plot)
 
 
