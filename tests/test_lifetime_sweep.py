@@ -191,6 +191,7 @@ def test_each_run_has_a_line_with_its_place_result_and_the_time_that_is_left(
     assert first[0] == f"sweep          4 runs in {tmp_path / 'sweep'}"
     start = "run 1 of 4  lifetime=1 seed=0 at equal epochs: 90.00 % accuracy in "
     assert first[1].startswith(start) and first[1].endswith(" left")
+    assert ", at most " in first[1] and ", about " in first[2]  # nothing is known of lifetime=2
     assert len(first) == 5 and first[4].startswith("run 4 of 4") and "left" not in first[4]
     assert second[4] == (
         "run 4 of 4  lifetime=1 seed=1 at equal epochs: 90.00 % accuracy, done already"

@@ -90,8 +90,7 @@ class Serial:
             self._note(job, _reason(place, code))
             return
         self._took_s[job] = took_s
-        left = f", about {duration(self._left_s(later))} left" if later else ""
-        self._say(job, len(later), f"{_accuracy(done)} in {duration(took_s)}{left}")
+        self._say(job, len(later), f"{_accuracy(done)} in {duration(took_s)}{self._left(later)}")
 
     @contextmanager
     def _own_cache(self) -> Iterator[list[str]]:
@@ -114,18 +113,23 @@ class Serial:
         number = f"{self._number:{len(str(total))}}"
         print(f"run {number} of {total}  {job.name}: {text}", flush=True)
 
-    def _left_s(self, later: list[Job]) -> float:
-        return math.fsum(self._expected_s(job) for job in later)
+    def _left(self, later: list[Job]) -> str:
+        """Say how long the later runs will take, from what those like them took."""
+        if not later:
+            return ""
+        took = [self._took_by_those_like(job) for job in later]
+        longest_s = max(self._took_s.values())  # of what is not known, a longer lifetime likely
+        left_s = math.fsum(fmean(seconds) if seconds else longest_s for seconds in took)
+        return f", {'about' if all(took) else 'at most'} {duration(left_s)} left"
 
-    def _expected_s(self, job: Job) -> float:
-        """Return what a run will take, from what those like it took."""
+    def _took_by_those_like(self, job: Job) -> list[float]:
         base = shortest(self.book.sweep)
         like = ("epochs", base if job.kind == "wall_time" else job.lifetime)
         for kind, lifetime in ((job.kind, job.lifetime), like):
             took = [s for j, s in self._took_s.items() if (j.kind, j.lifetime) == (kind, lifetime)]
             if took:
-                return fmean(took)
-        return fmean(self._took_s.values())
+                return took
+        return []
 
 
 def _accuracy(history: History) -> str:
