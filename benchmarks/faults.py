@@ -43,7 +43,7 @@ from reuseloader import (
     save_tensors,
     save_torch,
 )
-from reuseloader.dataset import EpochBatch
+from reuseloader.requests import EpochBatch
 
 PROJECT = Path(__file__).resolve().parent.parent
 FORMATS: dict[str, Any] = {

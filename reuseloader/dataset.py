@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.utils.data import Dataset, default_collate
@@ -24,6 +24,7 @@ from reuseloader.folder import (
 )
 from reuseloader.messages import News, add_context, announce, call
 from reuseloader.policy import ReuseKey, ReusePolicy, check_integer
+from reuseloader.requests import EpochBatch, EpochIndex
 from reuseloader.residency import Residency, remove_left
 from reuseloader.sample import Substitute, compact
 from reuseloader.sharing import FolderUse
@@ -49,20 +50,6 @@ from reuseloader.verify import Verification
 Build = Callable[[ReuseKey], Any]
 Finish = Callable[[Any, ReuseKey], Any]
 Prefetch = Callable[[list[ReuseKey]], None]
-
-
-class EpochIndex(NamedTuple):
-    """An index with the epoch of the pass that asks for it; how the loader calls the dataset."""
-
-    epoch: int
-    sample: int
-
-
-class EpochBatch(NamedTuple):
-    """The indices of a batch with the epoch of the pass that asks for it."""
-
-    epoch: int
-    samples: Sequence[int]
 
 
 class ReuseDataset(Dataset[Any]):
@@ -151,7 +138,7 @@ class ReuseDataset(Dataset[Any]):
         self._said_once = False
         self._batches: BatchReader | None = None
         self._use = FolderUse(self.directory, (policy.seed, policy.lifetime, fingerprint, build))
-        self.trace: Trace | None = None
+        self.trace = Trace()
         folder = open_folder(self.directory)
         if folder is not None:
             # Not at exit: the system unlocks then, and the order of destruction is not ours.
@@ -217,8 +204,7 @@ class ReuseDataset(Dataset[Any]):
         """Return the counts and messages since the last call, and begin anew."""
         tally, news = self._tally, self._news
         self._tally, self._news = Counter(), []
-        if self.trace is not None:
-            self.trace.write()
+        self.trace.write()
         return dict(tally), news
 
     def _get(self, key: ReuseKey, row: int | None = None) -> Any:
@@ -272,8 +258,7 @@ class ReuseDataset(Dataset[Any]):
             self._tally["reused"] += 1
             self._tally["read_ns"] += perf_counter_ns() - start
             self._tally["read_bytes"] += num_bytes
-            if self.trace is not None:
-                self.trace.add("read", key, start)
+            self.trace.add("read", key, start)
         return sample
 
     def _read_one(self, path: Path, identity: Identity) -> tuple[Any, int]:
@@ -291,8 +276,7 @@ class ReuseDataset(Dataset[Any]):
         sample = call("build", key, self._build, key)
         self._tally["built"] += 1
         self._tally["build_ns"] += perf_counter_ns() - start
-        if self.trace is not None:
-            self.trace.add("build", key, start)
+        self.trace.add("build", key, start)
         storable = not isinstance(sample, Substitute)
         if not storable:
             self._tally["substituted"] += 1

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Sampler
 
-from reuseloader.dataset import EpochBatch, EpochIndex
 from reuseloader.order import EpochOrder
 from reuseloader.policy import ReusePolicy, check_integer
+from reuseloader.requests import EpochBatch, EpochIndex
 from reuseloader.sizes import SizeTable
 
 _FIRST_BLOCK, _LARGEST_BLOCK = 1024, 65536  # positions asked at once: soon at work, then fast

@@ -32,11 +32,13 @@ class Trace:
 
     Args:
         directory: where the files go; made when there is something to write.
-        epoch: of the samples that count.
+        epoch: of the samples that count; None for none of them.
         most: spans of a process, after which no more are taken down.
     """
 
-    def __init__(self, directory: Path, epoch: int, most: int = 20_000) -> None:
+    def __init__(
+        self, directory: Path = Path(), epoch: int | None = None, most: int = 20_000
+    ) -> None:
         self._directory, self._epoch, self._left = directory, epoch, most
         self._spans: list[Span] = []
 

@@ -20,7 +20,7 @@ from reuseloader import (
     load_tensors,
     save_tensors,
 )
-from reuseloader.dataset import EpochBatch
+from reuseloader.requests import EpochBatch
 
 BILLION = 10**9
 MIB = 2**20

@@ -87,7 +87,7 @@ def test_an_epoch_of_one_update_is_too_short_and_says_so(
 def test_a_trace_that_cannot_be_written_is_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "run" / "trace.json").mkdir(parents=True)
+    (tmp_path / "run" / "trace.json" / "held").mkdir(parents=True)
     rows = train(tmp_path / "run", *EPOCHS)
 
     assert len(rows) == 2

@@ -20,7 +20,9 @@ def loader(folder: Path, lifetime: int = 3, **options: Any) -> ReuseDataLoader:
 
 
 @pytest.mark.parametrize(
-    "other", [{"seed": 1}, {"lifetime": 2}, {"fingerprint": "x"}, {"build": number}], ids=str
+    "other",
+    [{"seed": 1}, {"lifetime": 2}, {"fingerprint": "x"}, {"build": number}],
+    ids=["seed", "lifetime", "fingerprint", "build"],
 )
 def test_two_that_take_turns_with_other_samples_are_told_once(
     other: dict[str, Any], tmp_path: Path
