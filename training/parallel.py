@@ -32,7 +32,31 @@ def distribute(model: nn.Module, device: torch.device) -> DistributedDataParalle
     """
     if ranks().is_single:
         return None
-    return DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
+    parallel = DistributedDataParallel(
+        model, device_ids=[device] if device.type == "cuda" else None
+    )
+    _settle(parallel, model)
+    return parallel
+
+
+def _settle(parallel: DistributedDataParallel, model: nn.Module) -> None:
+    """Let the buckets of gradients be arranged before the first update, from no gradient at all.
+
+    They are arranged anew after the first backward pass of a process, and in which order three
+    ranks or more add up follows from it: the first update of a run that goes on would have other
+    last bits than the same update of one that never stopped.
+    """
+    own = vars(model).get("forward")
+    model.forward = lambda: sum(
+        parameter.sum() * 0 for parameter in model.parameters() if parameter.requires_grad
+    )
+    try:
+        parallel().backward()
+    finally:
+        del model.forward
+        if own is not None:
+            model.forward = own
+    model.zero_grad(set_to_none=True)
 
 
 def exchanging_last(model: nn.Module, window: Iterable[Batch]) -> Iterator[Batch]:
