@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import warnings
 from typing import Any
 
@@ -108,6 +109,74 @@ def test_a_camera_held_in_any_way_gives_an_upright_image(
     assert image.shape == (3, 8, 12)
     distance = (image.int() - pixels(RGB).int()).abs().max()
     assert distance <= (6 if kind == "JPEG" else 0)
+
+
+def segment(content: bytes) -> bytes:
+    """Return an APP1 segment of a JPEG."""
+    return b"\xff\xe1" + struct.pack(">H", len(content) + 2) + content
+
+
+def exif(kind: int, value: bytes) -> bytes:
+    """Return EXIF, big-endian, with an orientation of a type: 3 is SHORT, 4 LONG."""
+    return (
+        b"Exif\0\0MM\0*\0\0\0\x08\0\x01" + struct.pack(">HHI", 0x0112, kind, 1) + value + bytes(4)
+    )
+
+
+def xmp(orientation: int) -> bytes:
+    """Return XMP with an orientation."""
+    return (
+        b'http://ns.adobe.com/xap/1.0/\0<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF '
+        b'xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#"><rdf:Description '
+        b'xmlns:tiff="http://ns.adobe.com/tiff/1.0/" tiff:Orientation="%d"/></rdf:RDF></x:xmpmeta>'
+        % orientation
+    )
+
+
+SHORT = segment(exif(3, struct.pack(">HH", 6, 0)))
+TAGS = {
+    "XMP before EXIF": segment(xmp(1).replace(b"Orientation", b"Else")) + SHORT,
+    "a LONG": segment(exif(4, struct.pack(">I", 6))),
+    "XMP alone": segment(xmp(6)),
+}
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("kind", TAGS)
+def test_an_orientation_counts_wherever_it_stands(
+    kind: str, fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not fast:
+        monkeypatch.setattr(images, "_decode_jpeg", None)
+    held = encoded(RGB.transpose(Image.Transpose.ROTATE_90), "JPEG", quality=100, subsampling=0)
+    image = decode(held[:2] + TAGS[kind] + held[2:])
+    assert image.shape == (3, 8, 12)
+    assert (image.int() - pixels(RGB).int()).abs().max() <= 6
+
+
+def test_damaged_tags_leave_a_good_image_as_it_is() -> None:
+    damaged = segment(b"Exif\0\0no tags at all")
+    data = LOSSY["jpeg"]
+    assert torch.equal(decode(data[:2] + damaged + data[2:]), decode(data))
+
+
+def test_a_small_file_that_claims_a_huge_image_is_refused() -> None:
+    data = LOSSY["jpeg"]
+    place = data.index(b"\xff\xc0") + 5  # behind the marker, the length and the precision
+    huge = data[:place] + struct.pack(">HH", 65000, 65000) + data[place + 4 :]
+    with pytest.raises(UnreadableError, match=r"^no whole image: .*4225000000 pixels.*$"):
+        decode(huge)
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "png"])
+@pytest.mark.parametrize("part", [3, 0.6])
+def test_what_is_wrong_with_a_file_is_said_without_the_insides_of_a_decoder(
+    kind: str, part: float
+) -> None:
+    data = LOSSY[kind] if kind in LOSSY else LOSSLESS[kind][0]
+    with pytest.raises(UnreadableError) as caught:
+        decode(data[: part if isinstance(part, int) else int(part * len(data))])
+    assert not any(word in str(caught.value) for word in ("/", "BytesIO", ".cpp", "0x"))
 
 
 @pytest.mark.parametrize("kind", ["jpeg", "progressive jpeg", "png", "webp", "gif"])

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 import io
+import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 import torchvision.io
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torchvision import tv_tensors
 
 from training.checks import ConfigError
@@ -32,6 +33,17 @@ if _decode_jpeg is not None:
     _decode_jpeg = _decode_jpeg if _turns else None  # torchvision before 0.17
 
 _JPEG = b"\xff\xd8\xff"
+_ORIENTATION = 0x0112  # of the tags of EXIF
+_TURNS: dict[int, Callable[[torch.Tensor], torch.Tensor]] = {
+    2: lambda image: image.flip(-1),
+    3: lambda image: image.flip(-2, -1),
+    4: lambda image: image.flip(-2),
+    5: lambda image: image.transpose(-2, -1),
+    6: lambda image: image.rot90(-1, (-2, -1)),
+    7: lambda image: image.flip(-2, -1).transpose(-2, -1),
+    8: lambda image: image.rot90(1, (-2, -1)),
+}
+"""What makes an image C x H x W upright, by its orientation (CIPA DC-008, 4.6.4, tag 274)."""
 _SIXTEEN_BITS = ("I", "I;16", "I;16B", "I;16L", "I;16N")  # of a PNG or TIFF; "I" by older Pillows
 
 
@@ -40,7 +52,7 @@ class UnreadableError(ConfigError):
 
 
 def decode(data: bytes) -> tv_tensors.Image:
-    """Return the image in a file: turned upright as its EXIF tag says, alpha left out.
+    """Return the image in a file: turned upright as its EXIF or XMP tag says, alpha left out.
 
     Args:
         data: the bytes of the file.
@@ -49,24 +61,40 @@ def decode(data: bytes) -> tv_tensors.Image:
         UnreadableError: they are no whole image.
     """
     try:
-        if _decode_jpeg is not None and data.startswith(_JPEG):
-            return tv_tensors.Image(_by_torchvision(data))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of odd tags in files that are good otherwise
-            with Image.open(io.BytesIO(data)) as picture:
+            with Image.open(io.BytesIO(data)) as picture:  # refuses a size that no memory holds
+                if _decode_jpeg is not None and data.startswith(_JPEG):
+                    return tv_tensors.Image(_upright(_by_torchvision(data), picture))
                 return to_image(picture)
+    except UnreadableError:
+        raise
     except Exception as error:  # Pillow raises SyntaxError, struct.error and others as well
-        reason = " ".join(str(error).partition("\n")[0].split())
-        raise UnreadableError(f"no whole image: {reason or type(error).__name__}") from error
+        raise UnreadableError(f"no whole image: {_reason(error)}") from error
 
 
 def _by_torchvision(data: bytes) -> torch.Tensor:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it is deprecated, and of read-only memory
-        pixels = torch.frombuffer(data, dtype=torch.uint8)
-        rgb = torchvision.io.ImageReadMode.RGB
-        image: torch.Tensor = _decode_jpeg(pixels, mode=rgb, apply_exif_orientation=True)
+    pixels = torch.frombuffer(data, dtype=torch.uint8)
+    image: torch.Tensor = _decode_jpeg(pixels, mode=torchvision.io.ImageReadMode.RGB)
     return image
+
+
+def _upright(image: torch.Tensor, picture: Image.Image) -> torch.Tensor:
+    try:
+        # By Pillow, not torchvision: that looks at the first APP1 alone, and at no XMP.
+        turn = _TURNS.get(picture.getexif().get(_ORIENTATION))
+    except Exception:  # of tags that are damaged in a file that is good otherwise
+        turn = None
+    return image if turn is None else turn(image).contiguous()
+
+
+def _reason(error: Exception) -> str:
+    """Return what is wrong with a file in words that are about the file."""
+    if isinstance(error, UnidentifiedImageError):
+        return "it begins like no image"
+    text = " ".join(str(error).partition("\n")[0].split())
+    text = re.sub(r"^\w+, \S+\.cpp:\d+, ", "", text)  # where torchvision was built
+    return text or type(error).__name__
 
 
 def channels_last(shape: Sequence[int]) -> bool:
