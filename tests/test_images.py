@@ -195,6 +195,13 @@ def test_what_is_no_image_is_refused(data: bytes) -> None:
         decode(data)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_a_tiff_of_32_bits_is_refused(dtype: Any) -> None:
+    data = encoded(Image.fromarray((np.asarray(GREY) / 255).astype(dtype)), "TIFF")
+    with pytest.raises(UnreadableError, match=r"^an image must have 8 or 16 bits a channel, but "):
+        decode(data)
+
+
 def test_nothing_is_said_of_a_good_file() -> None:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

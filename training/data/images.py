@@ -34,6 +34,7 @@ if _decode_jpeg is not None:
 
 _JPEG = b"\xff\xd8\xff"
 _ORIENTATION = 0x0112  # of the tags of EXIF
+_BITS_A_SAMPLE = 258  # of the tags of TIFF
 _TURNS: dict[int, Callable[[torch.Tensor], torch.Tensor]] = {
     2: lambda image: image.flip(-1),
     3: lambda image: image.flip(-2, -1),
@@ -126,8 +127,20 @@ def from_array(array: np.ndarray[Any, Any], rgb: bool) -> tv_tensors.Image:
     return tv_tensors.Image(image.expand(3, -1, -1) if rgb and len(image) == 1 else image)
 
 
+def _thirty_two_bits(picture: Image.Image) -> bool:
+    """Say whether there is no scale for the numbers in a file, in a mode of 32 bits."""
+    bits = getattr(picture, "tag_v2", {}).get(_BITS_A_SAMPLE, (16,))
+    return picture.mode == "F" or 32 in bits
+
+
 def to_image(picture: Image.Image) -> tv_tensors.Image:
-    """Return a picture of Pillow's as a tensor; of a moving one, the first frame."""
+    """Return a picture of Pillow's as a tensor; of a moving one, the first frame.
+
+    Raises:
+        UnreadableError: it has 32 bits a channel, of which nothing says what is white.
+    """
+    if picture.mode in ("F", "I") and _thirty_two_bits(picture):
+        raise UnreadableError("an image must have 8 or 16 bits a channel, but this one has 32")
     picture = ImageOps.exif_transpose(picture)
     if picture.mode in _SIXTEEN_BITS:
         levels = np.asarray(picture).astype(np.int64).clip(0, 65535) // 256
