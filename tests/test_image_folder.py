@@ -118,6 +118,39 @@ def test_a_class_may_be_called_train(tmp_path: Path) -> None:
     assert ImageFolder(str(root), "train").classes == ["plane", "train"]
 
 
+def test_one_class_may_be_called_train_and_train_alone_be_divided(tmp_path: Path) -> None:
+    assert ImageFolder(str(class_folders(tmp_path / "a", train=3)), "train").classes == ["train"]
+    class_folders(tmp_path / "b" / "train", cat=5, dog=5)
+    train, val = both(tmp_path / "b")
+    assert (train.classes, len(train), len(val)) == (["cat", "dog"], 8, 2)
+
+
+def test_train_and_val_are_the_split_whatever_lies_beside(tmp_path: Path) -> None:
+    root = split(tmp_path)
+    class_folders(root, raw=2)
+    class_folders(root / "test", cat=2)
+    train, val = both(root)
+    assert (train.classes, len(train), len(val)) == (["cat", "dog"], 5, 2)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        *(("train", "valid"), ("train", "validation"), ("training", "val"), ("Train", "Val")),
+        *(("train", "test"), ("TRAIN", "eval"), ("training", "testing")),
+    ],
+)
+def test_a_split_under_other_names_is_refused_with_the_remedy(
+    names: tuple[str, str], tmp_path: Path
+) -> None:
+    for name in names:
+        class_folders(tmp_path / name, cat=2, dog=2)
+    class_folders(tmp_path, plane=1)
+    said = f"root must call the folders of a split train and val, but got root={tmp_path} with "
+    with pytest.raises(ValueError, match=rf"^{re.escape(said)}{', '.join(names)}: rename them"):
+        ImageFolder(str(tmp_path), "train")
+
+
 def test_links_are_followed_and_circles_end(tmp_path: Path) -> None:
     root = split(tmp_path / "root")
     write(tmp_path / "elsewhere" / "1.png")

@@ -9,22 +9,33 @@ from pathlib import Path
 
 from training.data.images import EXTENSIONS
 
-_SPLITS = {"train", "val", "test"}
+_LIKE_TRAIN = {"train", "training"}
+_LIKE_VAL = {"val", "valid", "validation", "eval", "dev", "test", "testing"}
 
 
 def split_folders(root: str | os.PathLike[str]) -> tuple[Path, Path | None]:
     """Return where training and validation lie; None for the latter if training has both.
 
     Raises:
-        ValueError: there is no such folder.
+        ValueError: there is no such folder, or it is split under other names.
     """
     folder = Path(root)
     if not folder.is_dir():
         raise ValueError(f"root must be a folder, but got root={root}")
-    names = set(folder_names(folder))
-    if "train" not in names or not names <= _SPLITS:  # else train is a class, of vehicles say
-        return folder, None
-    return folder / "train", folder / "val" if "val" in names else None
+    names = folder_names(folder)
+    if {"train", "val"} <= set(names):
+        return folder / "train", folder / "val"
+    trains = [name for name in names if name.lower() in _LIKE_TRAIN]
+    vals = [name for name in names if name.lower() in _LIKE_VAL]
+    if trains and vals:  # two classes of these names are less likely than a split
+        raise ValueError(
+            f"root must call the folders of a split train and val, but got root={root} with "
+            f"{', '.join(trains + vals)}: rename them, or give as root the one that holds classes"
+        )
+    # Alone, train is the split where it holds folders, and a class where it holds images.
+    if names == ["train"] and folder_names(folder / "train"):
+        return folder / "train", None
+    return folder, None
 
 
 def class_names(root: str | os.PathLike[str]) -> list[str]:

@@ -17,9 +17,10 @@ from training.data.standin import read_or_next, skips
 class ImageFolder:
     """A folder for each class, with images at any depth below it.
 
-    Where ROOT holds the folders `train` and `val` these are the splits, and the classes are those
-    of `train`. Otherwise `val_share` of each class is for validation, chosen by the names. Hidden
-    files and folders, and files without the extension of an image, are passed over.
+    Where ROOT holds the folders `train` and `val` these are the splits, whatever lies beside them,
+    and the classes are those of `train`. Otherwise `val_share` of each class is for validation,
+    chosen by the names. Hidden files and folders, and files without the extension of an image,
+    are passed over.
 
     Args:
         root: the folder.
