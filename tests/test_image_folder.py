@@ -159,6 +159,18 @@ def test_links_are_followed_and_circles_end(tmp_path: Path) -> None:
     assert names(both(root)[0])[:3] == ["cat/0.png", "cat/1.png", "cat/linked/1.png"]
 
 
+def test_what_is_no_regular_file_is_no_image(tmp_path: Path) -> None:
+    root = split(tmp_path)
+    os.mkfifo(root / "train" / "cat" / "pipe.jpg")
+    (root / "train" / "cat" / "link.png").symlink_to(root / "train" / "cat" / "pipe.jpg")
+    (root / "train" / "dog" / "null.png").symlink_to(os.devnull)
+    (root / "train" / "dog" / "good.png").symlink_to(root / "train" / "cat" / "0.png")
+    train = both(root)[0]
+    assert names(train)[:3] == ["cat/0.png", "cat/1.png", "dog/0.png"]
+    assert names(train)[3:] == ["dog/1.png", "dog/2.png", "dog/good.png"]
+    assert len(train.identity()) == 64
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

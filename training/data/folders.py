@@ -76,8 +76,15 @@ def _walk(root: bytes, folder: bytes, above: tuple[tuple[int, int], ...]) -> Ite
                 continue
             if entry.is_dir():
                 yield from _walk(root, path, (*above, place))
-            elif os.path.splitext(os.fsdecode(entry.name))[1].lower() in EXTENSIONS:
+            elif _is_image(entry):
                 yield path
+
+
+def _is_image(entry: os.DirEntry[bytes]) -> bool:
+    if os.path.splitext(os.fsdecode(entry.name))[1].lower() not in EXTENSIONS:
+        return False
+    # Reading a pipe or a device would not end. A link to nothing is an image that is missing.
+    return entry.is_file() or (entry.is_symlink() and not os.path.exists(entry.path))
 
 
 def share_of(files: list[bytes], val_share: float, split: str) -> list[bytes]:
