@@ -384,6 +384,18 @@ def test_without_augmentation_training_is_prepared_as_validation_is(tmp_path: Pa
         assert torch.equal(sample["image"], middle(whole).as_subclass(torch.Tensor))
 
 
+def test_a_share_of_its_own_for_validation_is_refused(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "photos", cat=8, dog=7)
+    with (
+        pytest.raises(
+            ConfigError,
+            match=r"^data\.val\.val_share must be data\.train\.val_share, 0\.2, but got ",
+        ),
+        begin(tmp_path / "run", *overrides(root), "data.val.val_share=0.5") as run,
+    ):
+        prepare(run)
+
+
 def spoil(root: Path, split: str) -> str:
     """Cut a file short that is read in this split; return its path."""
     source = ImageFolder(str(root), split)

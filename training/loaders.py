@@ -67,6 +67,7 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
         ConfigError: a node cannot be made, or the data does not fit the config.
     """
     config, table = run.config, run.curriculum
+    _check_shares(config)
     with first_on_machine():  # which may download or unpack
         train = _make_source(config.data.train, "data.train", config)
         val = _make_source(config.data.val, "data.val", config)
@@ -189,6 +190,16 @@ def _make_source(node: Node, place: str, config: Config) -> Source:
             f"but got data.num_classes={config.data.num_classes}"
         )
     return source
+
+
+def _check_shares(config: Config) -> None:
+    """Refuse two values of what divides a folder: some of its files would be in both parts."""
+    given = [node.get("val_share") for node in (config.data.train, config.data.val)]
+    if None not in given and given[0] != given[1]:
+        raise ConfigError(
+            f"data.val.val_share must be data.train.val_share, {given[0]}, but got "
+            f"data.val.val_share={given[1]}; give data.train.val_share alone, which counts for both"
+        )
 
 
 def _make_transforms(nodes: dict[str, Any], place: str) -> list[Transform]:
