@@ -257,6 +257,50 @@ def test_a_row_that_cannot_be_decompressed_is_named(path: Path) -> None:
         source[40]
 
 
+@pytest.mark.parametrize("value", [-0.5, 1.5, 255.0, np.nan])
+def test_floats_beyond_0_and_1_are_refused_with_file_row_and_value(
+    value: float, tmp_path: Path
+) -> None:
+    fractions = (IMAGES / 255).astype("f4")
+    fractions[7, 1, 2, 3] = value
+    fractions[8, 0, 0, 0] = 1.0001  # as rounding leaves it
+    path = write(tmp_path / "a.h5", images=fractions)
+    source = opened(path)
+    assert source[8]["image"].max() > 1
+    said = rf"^row 7 of x in {path}: floats must lie in \[0, 1\], but got {value}$"
+    with pytest.raises(UnreadableError, match=said):
+        source[7]
+
+
+def test_floats_of_more_than_64_bits_are_refused_at_the_start(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.h5", images=(IMAGES / 255).astype(np.longdouble))
+    with pytest.raises(ConfigError, match=r"^/x must be N x .* in at most 64 bits, but is float"):
+        opened(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [(None, "No such file or directory"), (b"no HDF5", ".*signature"), (b"", ".")],
+)
+def test_a_file_that_cannot_be_opened_is_named(
+    content: bytes | None, why: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.h5"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=f"^{path} cannot be opened as HDF5: {why}"):
+        opened(path)
+
+
+@pytest.mark.parametrize("value", ["ant", 3, np.array([], "S3"), h5py.Empty("S3"), [["a", "b"]]])
+def test_names_of_classes_that_are_no_list_are_refused(value: Any, path: Path) -> None:
+    change(path, lambda file: file.attrs.__setitem__("classes", value))
+    with pytest.raises(
+        ConfigError, match=r"^the attribute classes of .*a\.h5 must be a list of 4 "
+    ):
+        opened(path)
+
+
 def test_a_run_trains_on_it(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for split, rows in {"train": slice(0, 60), "val": slice(60, 100)}.items():

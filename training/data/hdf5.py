@@ -42,8 +42,8 @@ class Hdf5:
         rgb: make three channels of one.
 
     Raises:
-        ConfigError: h5py is missing, an argument breaks a rule, or the file does not fit.
-        OSError: it cannot be read.
+        ConfigError: h5py is missing, an argument breaks a rule, or the file cannot be opened, or
+            does not fit.
     """
 
     def __init__(
@@ -85,7 +85,11 @@ class Hdf5:
             raise UnreadableError(
                 f"row {index} of {self._images} in {self.path} cannot be read: {error}"
             ) from error
-        return {"image": from_array(row, self._rgb), "label": label}
+        try:
+            return {"image": from_array(row, self._rgb), "label": label}
+        except UnreadableError as error:
+            place = f"row {index} of {self._images} in {self.path}"
+            raise UnreadableError(f"{place}: {error}") from error
 
     def identity(self) -> str:
         """Return a digest of labels, classes, shape, type, attributes and some of the chunks."""
@@ -107,7 +111,11 @@ class Hdf5:
         except ImportError as error:
             raise ConfigError("HDF5 files need h5py: pip install '.[hdf5]'") from error
         # No lock: it needs a file system that has locks, and nobody writes while a run reads.
-        return h5py.File(self.path, "r", locking=False, rdcc_nbytes=self._cache_bytes)
+        try:
+            return h5py.File(self.path, "r", locking=False, rdcc_nbytes=self._cache_bytes)
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else " ".join(str(error).split())
+            raise UnreadableError(f"{self.path} cannot be opened as HDF5: {reason}") from error
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_file": None, "_data": None}

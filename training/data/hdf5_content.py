@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from training.checks import ConfigError
+from training.data.images import is_pixel
 
 _NUM_BLOCKS_KEPT = 4  # in the cache of a process, unless cache_bytes says otherwise
 _WHOLE_BYTES = 64 * 1024**2  # up to here all of the chunks are read
@@ -38,10 +39,10 @@ def image_rows(file: Any, name: str) -> Any:
         ConfigError: they are none.
     """
     data = _dataset(file, name)
-    if (data.dtype != np.uint8 and data.dtype.kind != "f") or len(data.shape) not in (3, 4):
+    if not is_pixel(data.dtype) or len(data.shape) not in (3, 4):
         raise ConfigError(
             f"{data.name} must be N x H x W, N x C x H x W or N x H x W x C, of uint8 or floats "
-            f"from 0 to 1, but is {data.dtype} of shape {data.shape}"
+            f"from 0 to 1 in at most 64 bits, but is {data.dtype} of shape {data.shape}"
         )
     return data
 
@@ -90,10 +91,22 @@ def blocks(data: Any, cache_bytes: int | None) -> tuple[int, int]:
 
 
 def class_names(file: Any, num_classes: int) -> list[str]:
-    """Return the names in the attribute `classes` of a file, or numbers where it has none."""
+    """Return the names in the attribute `classes` of a file, or numbers where it has none.
+
+    Raises:
+        ConfigError: the attribute is no list of names.
+    """
     if "classes" not in file.attrs:
         return [str(number) for number in range(num_classes)]
-    names = file.attrs["classes"].tolist()
+    found = file.attrs["classes"]
+    if not isinstance(found, np.ndarray) or found.ndim != 1 or len(found) == 0:
+        shown = "an empty one" if getattr(found, "size", None) in (0, None) else found
+        shown = found if isinstance(found, str) else shown
+        raise ConfigError(
+            f"the attribute classes of {file.filename} must be a list of {num_classes} names, "
+            f"but is {shown}"
+        )
+    names = found.tolist()
     return [name.decode() if isinstance(name, bytes) else str(name) for name in names]
 
 

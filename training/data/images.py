@@ -34,6 +34,7 @@ if _decode_jpeg is not None:
 
 _JPEG = b"\xff\xd8\xff"
 _ORIENTATION = 0x0112  # of the tags of EXIF
+_ROUNDING = 1e-3  # what half precision makes of 1, or of a sum near it
 _BITS_A_SAMPLE = 258  # of the tags of TIFF
 _TURNS: dict[int, Callable[[torch.Tensor], torch.Tensor]] = {
     2: lambda image: image.flip(-1),
@@ -103,6 +104,11 @@ def channels_last(shape: Sequence[int]) -> bool:
     return len(shape) == 3 and shape[0] not in (1, 3) and shape[2] in (1, 3, 4)
 
 
+def is_pixel(dtype: np.dtype[Any]) -> bool:
+    """Say whether numbers of this type can be those of an image: uint8, or floats torch has."""
+    return dtype == np.uint8 or (dtype.kind == "f" and dtype.itemsize <= 8)
+
+
 def from_array(array: np.ndarray[Any, Any], rgb: bool) -> tv_tensors.Image:
     """Return an array H x W, C x H x W or H x W x C as an image C x H x W, of its own dtype.
 
@@ -111,13 +117,17 @@ def from_array(array: np.ndarray[Any, Any], rgb: bool) -> tv_tensors.Image:
         rgb: make three channels of one.
 
     Raises:
-        UnreadableError: it is no image.
+        UnreadableError: it is no image, or there are other floats in it.
     """
-    if (array.dtype != np.uint8 and array.dtype.kind != "f") or array.ndim not in (2, 3):
+    if not is_pixel(array.dtype) or array.ndim not in (2, 3):
         raise UnreadableError(
             "an image must be H x W, C x H x W or H x W x C, of uint8 or floats from 0 to 1, "
             f"but is {array.dtype} of shape {array.shape}"
         )
+    if array.dtype.kind == "f":
+        inside = (array >= -_ROUNDING) & (array <= 1 + _ROUNDING)
+        if not inside.all():  # NaN is not, either
+            raise UnreadableError(f"floats must lie in [0, 1], but got {array[~inside][0]}")
     native = array.astype(array.dtype.newbyteorder("="), copy=False)
     if array.ndim == 2:
         native = native[None]
