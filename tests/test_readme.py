@@ -7,8 +7,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from runs import begin, prepare, train
+from torchvision import tv_tensors
 
 PROJECT = Path(__file__).resolve().parent.parent
 README = (PROJECT / "README.md").read_text()
@@ -54,6 +58,39 @@ def test_a_source_of_the_users_own_trains(tmp_path: Path) -> None:
     printed = run([sys.executable, *command[1].split(), *small.split()], tmp_path)
     assert "400 samples for training, 100 for validation, 2 classes" in printed
     assert "built 200  reused 200" in printed
+
+
+own: dict[str, Any] = {"__name__": "own"}
+exec(OWN_SOURCE, own)
+
+
+class Marked(own["Stripes"]):  # type: ignore[misc]
+    """The source of the README, with a mask and boxes in the item."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        item = super().__getitem__(index)
+        mask = torch.zeros(1, 8, 8, dtype=torch.uint8)
+        mask[:, 2:6, 2:6] = 2
+        boxes = torch.tensor([[2.0, 2.0, 6.0, 6.0]])
+        item["mask"] = tv_tensors.Mask(mask)
+        item["boxes"] = tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=(8, 8))  # type: ignore[call-arg]
+        return item
+
+
+def test_masks_and_boxes_go_along_with_the_image(tmp_path: Path) -> None:
+    assert "Masks and boxes go along" in README
+    nodes = [f"data.{split}._target_=test_readme.Marked" for split in ("train", "val")]
+    words = [*nodes, "data.num_classes=2", "augment=digits", "trainer.fast_dev_run=true"]
+    train(tmp_path / "run", *words)
+    with begin(tmp_path / "again", *words) as started:
+        loaders = prepare(started)[1]
+        for batch in (next(iter(loaders.train)), next(iter(loaders.val))):
+            assert batch["image"].shape == (16, 3, 64, 64)
+            assert batch["mask"].shape == (16, 1, 64, 64)
+            assert set(batch["mask"].unique().tolist()) == {0, 2}
+            assert batch["boxes"].shape == (16, 1, 4)
+        assert batch["boxes"].unique(dim=0).tolist() == [[[16.0, 16.0, 48.0, 48.0]]]
+        assert batch["mask"][0].sum() == 2 * 32 * 32
 
 
 def test_every_file_of_the_run_folder_is_explained() -> None:

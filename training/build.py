@@ -76,11 +76,15 @@ def finish_image(
 class ToRGB:
     """Gives an image of one channel, 1 x H x W, three that are alike; leaves others alone.
 
-    torchvision's own transform for that, `v2.RGB`, needs 0.20, and `v2.Grayscale` 0.17.
+    Of a sample with masks or boxes it takes the image. torchvision's own transform for that,
+    `v2.RGB`, needs 0.20, and `v2.Grayscale` 0.17.
     """
 
-    def __call__(self, image: torch.Tensor) -> torch.Tensor:
-        """Return the image, 3 x H x W."""
+    def __call__(self, given: Any) -> Any:
+        """Return the image, 3 x H x W, or the sample `{"image": C x H x W, ...}` with it."""
+        if isinstance(given, dict):
+            return {**given, "image": self(given["image"])}
+        image: torch.Tensor = given
         if image.shape[0] != 1:
             return image
         return tv_tensors.wrap(image.repeat(3, 1, 1), like=image)
