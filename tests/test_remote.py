@@ -296,6 +296,12 @@ def test_a_pickled_copy_is_equal(server: Server) -> None:
         ("path,label\n", "train.csv must have a column num_bytes in its first line"),
         ("path,num_bytes,label\na.npy,3\n", "train.csv, line 2: must have a path, a length in"),
         ("path,num_bytes,label\na.npy,-3,1\n", "train.csv, line 2: must have a path, a length in"),
+        ("path,num_bytes,label\na.npy,9" + "9" * 5000 + ",1\n", "line 2: must have a path, a le"),
+        ("path,num_bytes,label\na.npy," + "9" * 19 + ",1\n", "line 2: must have a path, a length"),
+        ("path,num_bytes,label,sha256\na.npy,3,1,ab\nb.npy,3,1\n", "line 3: must have as many fie"),
+        ("path,num_bytes,label\na.npy,3,1,2\n", "line 2: must have as many fields as the first"),
+        ("path,num_bytes,label\na.npy,3," + "x" * 200_000, "train.csv, line 2: field larger than"),
+        ("path,num_bytes,label\na.npy,3,1\n\udcff.npy,3,1\n", "train.csv, line 3: must be UTF-8"),
         ("path,num_bytes,label\na.txt,3,1\n", "line 2: a.txt must be an image or end in .npy"),
         ("path,num_bytes,label\n", "must hold the file train.csv, or records below train/CLASS/"),
     ],
@@ -303,10 +309,29 @@ def test_a_pickled_copy_is_equal(server: Server) -> None:
 def test_an_index_that_is_not_as_it_has_to_be_is_named(
     text: str, said: str, server: Server
 ) -> None:
-    server.files["train.csv"] = text.encode()
+    server.files["train.csv"] = text.encode(errors="surrogateescape")
     with pytest.raises(ConfigError) as caught:
         remote(server)
     assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_web_server_without_an_index_is_told_what_it_needs(server: Server) -> None:
+    del server.files["train.csv"]
+    said = f"{server.url} is a web server, which cannot be listed: train.csv and val.csv must lie "
+    with pytest.raises(ConfigError, match=f"^{re.escape(said)}there, but train.csv does not$"):
+        remote(server)
+
+
+def test_where_records_are_skipped_the_identity_does_without_those_that_are_gone(
+    server: Server,
+) -> None:
+    whole = remote(server, on_error="skip").identity()
+    assert whole == remote(server).identity()
+    del server.files["train/000.npy"]
+    assert len({whole, *(remote(server, on_error="skip").identity() for _ in range(2))}) == 2
+    with pytest.raises(UnreadableError, match="record 0, "):
+        remote(server).identity()
 
 
 @pytest.mark.parametrize(
@@ -317,12 +342,13 @@ def test_an_index_that_is_not_as_it_has_to_be_is_named(
         ({"num_attempts": 0}, "num_attempts must be a positive integer"),
         ({"num_fetches": 0}, "num_fetches must be a positive integer"),
         ({"on_error": "no"}, "on_error must be raise or skip"),
+        ({"url": ""}, "url must be the folder of a store, like s3://bucket/folder, but got url=''"),
         ({"size": 31}, "size must be at most the number of records, 30, but got size=31"),
     ],
 )
 def test_a_wrong_argument_is_named(options: dict[str, Any], said: str, server: Server) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
-        remote(server, **{"split": "train", **options})
+        Remote(**{"url": server.url, "split": "train", **options})
     assert str(caught.value).startswith(said)
 
 

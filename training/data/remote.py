@@ -10,6 +10,7 @@ import numpy as np
 
 from reuseloader import ReuseKey, SlotRecords
 from training.checks import check, check_minimum
+from training.data.images import UnreadableError
 from training.data.remote_index import read_index
 from training.data.remote_records import Records
 from training.data.standin import read_or_next, skips
@@ -60,6 +61,8 @@ class Remote:
         rgb: bool = True,
     ) -> None:
         check("split", split, split in ("train", "val"), "train or val")
+        folder = "the folder of a store, like s3://bucket/folder"
+        check("url", repr(url), bool(url.strip()), folder)
         check("timeout_s", timeout_s, timeout_s > 0, "a positive number")
         check_minimum("num_attempts", num_attempts, 1)
         check_minimum("num_fetches", num_fetches, 1)
@@ -108,5 +111,13 @@ class Remote:
         for column in (index.names, index.num_bytes, self.labels, index.digests):
             total.update(f"{column.dtype.str} {column.shape}".encode() + column.tobytes())
         for record in sorted({*range(0, len(self), -(-len(self) // _NUM_SAMPLED)), len(self) - 1}):
-            total.update(self._records.fetch(record))
+            total.update(self._sampled(record))
         return total.hexdigest()
+
+    def _sampled(self, record: int) -> bytes:
+        try:
+            return self._records.fetch(record)
+        except UnreadableError:
+            if not self._skips:
+                raise
+            return b"unreadable"  # its name and length count already

@@ -50,7 +50,12 @@ def read_index(store: Store, split: str) -> Index:
     """
     try:
         text = store.fetch(f"{split}.csv")
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if store.url.startswith(("http:", "https:")):
+            raise ConfigError(
+                f"{store.url} is a web server, which cannot be listed: train.csv and val.csv must "
+                f"lie there, but {split}.csv does not"
+            ) from error
         rows = _listed(store, split)
     else:
         rows = _written(text, f"{store.url}/{split}.csv")
@@ -82,21 +87,32 @@ def _listed(store: Store, split: str) -> list[tuple[str, int, str, str]]:
     return rows
 
 
-def _written(text: bytes, place: str) -> list[tuple[str, int, str, str]]:
-    reader = csv.DictReader(io.StringIO(text.decode("utf-8-sig"), newline=""))
-    missing = {"path", "num_bytes", "label"} - set(reader.fieldnames or ())
-    if missing:
-        raise ConfigError(f"{place} must have a column {min(missing)} in its first line")
-    rows = []
-    for row in reader:
-        name, num_bytes, label = row["path"], row["num_bytes"], row["label"]
-        if not name or not label or not (num_bytes or "").isdecimal():
-            raise ConfigError(
-                f"{place}, line {reader.line_num}: must have a path, a length in bytes and a label"
-            )
-        if not name.lower().endswith(_KINDS):
-            raise ConfigError(
-                f"{place}, line {reader.line_num}: {name} must be an image or end in .npy"
-            )
-        rows.append((name, int(num_bytes), label, row.get("sha256") or _NO_DIGEST))
-    return rows
+def _written(data: bytes, place: str) -> list[tuple[str, int, str, str]]:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise ConfigError(f"{place}, line {line}: must be UTF-8") from error
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        missing = {"path", "num_bytes", "label"} - set(reader.fieldnames or ())
+        if missing:
+            raise ConfigError(f"{place} must have a column {min(missing)} in its first line")
+        return [_row(row, f"{place}, line {reader.line_num}") for row in reader]
+    except csv.Error as error:
+        raise ConfigError(f"{place}, line {reader.reader.line_num}: {error}") from error
+
+
+def _row(row: dict[str, Any], place: str) -> tuple[str, int, str, str]:
+    name, num_bytes, label = row["path"], row["num_bytes"], row["label"]
+    if not name or not label or not _is_length(num_bytes or ""):
+        raise ConfigError(f"{place}: must have a path, a length in bytes and a label")
+    if None in row or None in row.values():
+        raise ConfigError(f"{place}: must have as many fields as the first line")
+    if not name.lower().endswith(_KINDS):
+        raise ConfigError(f"{place}: {name} must be an image or end in .npy")
+    return name, int(num_bytes), label, row.get("sha256") or _NO_DIGEST
+
+
+def _is_length(text: str) -> bool:
+    return text.isdecimal() and len(text) <= 18  # which 64 bits hold
