@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from runs import SMALL
+from runs import SMALL, compose_config
 from test_bounds_prediction import COSTS, ONE, TWO
+from test_remote import folder
 
 from training.bounds import __main__ as program
 from training.bounds import measure
@@ -17,7 +18,10 @@ from training.bounds.measure import Bounds, worker_counts
 from training.bounds.passes import Times
 from training.bounds.picture import draw_bounds
 from training.bounds.prediction import choose, predict_all
+from training.bounds.steps import make_batch
 from training.bounds.text import command, conclusion, describe_bounds
+from training.config import load_config
+from training.curriculum import expand
 
 BOUNDS = Bounds(
     build=Times(values=[0.01] * 19 + [0.5]),
@@ -109,6 +113,21 @@ def test_a_build_that_fails_leaves_nothing_behind(
     with pytest.raises(ZeroDivisionError):
         program.main(list(SMALL))
     assert list(quick.iterdir()) == []
+
+
+def test_of_a_set_that_grows_the_first_epoch_is_measured(quick: Path) -> None:
+    pytest.importorskip("fsspec")
+    composed = compose_config(
+        *("data=remote", f"data.url=file://{folder(quick / 'store')}", "data.num_classes=2"),
+        *("data.image_size=16", "data.size={0: 3, 2: 8}", "lifetime=2"),
+    )
+    config = load_config(composed)
+    table = expand(composed, config.curriculum.table)
+    bench = measure.Bench(config, table, quick / "bench", print)
+    _, loaders = bench.loaders()
+
+    assert len(bench.build_times(loaders).values) == 2  # of three, one of which warms up
+    assert len(make_batch(loaders, 16, bench.device)["label"]) == 8
 
 
 def test_the_numbers_of_workers_are_powers_of_two_the_cores_and_the_users_own() -> None:

@@ -48,6 +48,12 @@ class Loaders:
     notes: list[str]
 
     @property
+    def num_first(self) -> int:
+        """Training samples of epoch 0."""
+        assert self.train.order is not None
+        return self.train.order.sizes.at(0)
+
+    @property
     def num_batches(self) -> dict[int, int]:
         """Batches of a training epoch, by the first epoch that has so many."""
         assert self.train.order is not None

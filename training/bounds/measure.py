@@ -120,7 +120,7 @@ class Bench:
 
     def build_times(self, loaders: Loaders) -> Times:
         """Build samples from all over the data, in this process; the first one warms it up."""
-        policy, size = loaders.train.policy, loaders.num_train
+        policy, size = loaders.train.policy, loaders.num_first
         values: list[float] = []
         start = time.perf_counter()
         for number in range(min(size, 1000)):

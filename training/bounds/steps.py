@@ -119,7 +119,7 @@ class Steps:
 def make_batch(loaders: Loaders, batch_size: int, device: torch.device) -> Batch:
     """Return a batch of the training loader's size, made of a few samples."""
     policy, size = loaders.train.policy, loaders.num_train
-    keys = [policy.key(index, 0) for index in range(min(size, batch_size, 8))]
+    keys = [policy.key(index, 0) for index in range(min(loaders.num_first, batch_size, 8))]
     samples = [loaders.build(key) for key in keys]
     if loaders.finish is not None:
         samples = [loaders.finish(s, key) for s, key in zip(samples, keys, strict=True)]
