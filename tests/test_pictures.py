@@ -49,6 +49,12 @@ def test_grey_images_of_several_sizes_are_shown_alike(tmp_path: Path) -> None:
     assert {0, 1, 2} <= {*grid.flatten().tolist()}
 
 
+def test_the_name_of_a_class_is_no_formula() -> None:
+    names = ["$5 and $10", r"$\nope{$"]
+
+    assert confusion_picture(torch.eye(2, dtype=torch.int64), names).shape[0] == 3
+
+
 @pytest.mark.parametrize("num_classes", [1, 2, 12, 130])
 def test_a_confusion_matrix_of_any_size_is_drawn_and_no_larger_than_a_screen_bears(
     num_classes: int,

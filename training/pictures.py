@@ -84,8 +84,9 @@ def confusion_picture(confusion: Tensor, classes: list[str]) -> Tensor:
     axes.imshow(share.numpy(), cmap="Blues", vmin=0, vmax=1)
     ticks = range(0, num, math.ceil(num / _MAX_NAMES))  # of more, every so many
     names = [_shortened(classes[label]) for label in ticks]
-    axes.set_xticks(ticks, names, rotation=90 if max(map(len, names)) > 3 else 0)
-    axes.set_yticks(ticks, names)
+    rotation = 90 if max(map(len, names)) > 3 else 0
+    axes.set_xticks(ticks, names, rotation=rotation, parse_math=False)  # a $ is a $
+    axes.set_yticks(ticks, names, parse_math=False)
     if num <= 30:
         for (true, predicted), count in np.ndenumerate(confusion.numpy()):
             colour = "white" if share[true, predicted] > 0.5 else "black"

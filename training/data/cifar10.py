@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torchvision import datasets, tv_tensors
 
+from training.checks import ConfigError
+
 
 class Cifar10:
     """torchvision's CIFAR10.
@@ -19,13 +21,22 @@ class Cifar10:
 
     Raises:
         ValueError: `split` is neither.
-        RuntimeError: the files are not there, or damaged.
+        ConfigError: the files are not there, or damaged, and are not to be fetched.
+        RuntimeError: they could not be fetched whole.
     """
 
     def __init__(self, root: str, split: str, download: bool = False) -> None:
         if split not in ("train", "val"):
             raise ValueError(f"split must be train or val, but got split={split!r}")
-        found = datasets.CIFAR10(root, train=split == "train", download=download)
+        try:
+            found = datasets.CIFAR10(root, train=split == "train", download=download)
+        except RuntimeError as error:
+            if download:
+                raise
+            raise ConfigError(
+                f"root must hold CIFAR-10, but it is not in {root}, or damaged: "
+                "data.download=true fetches it"
+            ) from error
         self.images = torch.from_numpy(found.data).permute(0, 3, 1, 2)
         self.labels = torch.tensor(found.targets)
         self.classes = list(found.classes)

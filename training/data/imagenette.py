@@ -6,6 +6,7 @@ from pathlib import Path
 
 from torchvision import datasets
 
+from training.checks import ConfigError
 from training.data.image_folder import ImageFolder
 
 
@@ -33,7 +34,16 @@ class Imagenette(ImageFolder):
     ) -> None:
         # torchvision before 0.18 refuses to download what is there already.
         there = (Path(root) / _FOLDERS.get(size, size)).is_dir()
-        found = datasets.Imagenette(root, split=split, size=size, download=download and not there)
+        try:
+            found = datasets.Imagenette(
+                root, split=split, size=size, download=download and not there
+            )
+        except RuntimeError as error:
+            if download:
+                raise
+            raise ConfigError(
+                f"root must hold Imagenette, but it is not in {root}: data.download=true fetches it"
+            ) from error
         super().__init__(str(Path(root) / _FOLDERS[size]), split, on_error=on_error)
         by_folder = dict(zip(found.wnids, found.classes, strict=True))
         # A class has several names; the first is the usual one.
