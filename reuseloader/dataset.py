@@ -137,7 +137,7 @@ class ReuseDataset(Dataset[Any]):
         self._news: list[News] = []
         self._said_once = False
         self._batches: BatchReader | None = None
-        self._use = FolderUse(self.directory, (policy.seed, policy.lifetime, fingerprint, build))
+        self._use = FolderUse(self.directory, (policy.seed, policy.lifetime, fingerprint), build)
         self.trace = Trace()
         folder = open_folder(self.directory)
         if folder is not None:

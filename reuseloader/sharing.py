@@ -1,12 +1,15 @@
-"""Two datasets of one process that take turns in one folder, and lose each other's samples."""
+"""Two datasets of one process that work in one folder, and lose or mistake each other's samples."""
 
 from __future__ import annotations
 
 import os
 import warnings
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from reuseloader.builds import differs
 
 _turns: dict[str, list[weakref.ref[FolderUse]]] = {}
 """Who has begun a pass in a folder: those that are alive, the last one at the end."""
@@ -17,25 +20,38 @@ class FolderUse:
 
     Args:
         directory: the folder.
-        mark: what is equal for datasets of the same samples.
+        mark: what the files are told apart by.
+        build: makes what they hold.
     """
 
-    def __init__(self, directory: Path, mark: tuple[Any, ...]) -> None:
-        self._directory, self._mark = directory, mark
+    def __init__(self, directory: Path, mark: tuple[Any, ...], build: Callable[..., Any]) -> None:
+        self._directory, self._mark, self._build = directory, mark, build
         self._said = False
 
     def begin(self) -> None:
-        """Begin a pass; warn, once, where one with other samples was between it and the last."""
+        """Begin a pass; warn, once, where one with other samples is in its way.
+
+        That is one between it and its last pass, which wrote over its files, or one at any time
+        whose files it would take for its own, as they are marked alike.
+        """
         turns = _turns.setdefault(os.path.realpath(self._directory), [])
         living = [use for use in (ref() for ref in turns) if use is not None]
         between = living[living.index(self) + 1 :] if self in living else []
         turns[:] = [weakref.ref(use) for use in [*(u for u in living if u is not self), self]]
-        if not self._said and any(other._mark != self._mark for other in between):
-            self._said = True
+        if self._said:
+            return
+        alike = [] if self in living else [use for use in living if self._mistakes(use)]
+        if alike or any(use._mark != self._mark or self._mistakes(use) for use in between):
+            for use in (self, *alike):
+                use._said = True
             warnings.warn(
                 "directory must be a folder of this dataset alone, but got "
                 f"directory={self._directory}, in which another one of this process works as well: "
                 "each loses the samples of the other or takes them for its own; give each its own "
-                "folder",
+                "folder" + (", or a fingerprint of its own" if alike else ""),
                 stacklevel=3,
             )
+
+    def _mistakes(self, other: FolderUse) -> bool:
+        """Return whether it would take the other's files for its own, and they are not."""
+        return other._mark == self._mark and differs(self._build, other._build)

@@ -91,6 +91,9 @@ class Alike:
         self._num_channels = num_channels
         self._first: tuple[torch.Size, int] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_first": None}
+
     def __call__(self, image: Tensor, key: ReuseKey) -> None:
         """Look at the image of a key.
 
