@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from training.alive import refuse_alive
 from training.checks import ConfigError
 from training.config import Config
 from training.fingerprint import ACCESS_KEYS, LOCATION_KEYS
@@ -208,8 +209,9 @@ def resumed(folder: Path, config: Config, record: Record) -> tuple[Config, Recor
         record: the same, as it is written down.
 
     Raises:
-        ConfigError: something may not change.
+        ConfigError: something may not change, or another process is at work on the run.
     """
+    refuse_alive(folder)
     recorded = read_config(folder, "resume")
     found = changes(recorded, record.config)
     check_changes(found, RESUMABLE, "resume", folder)

@@ -21,6 +21,7 @@ import yaml
 
 from training import environment
 from training.agreement import Agreement
+from training.alive import refuse_alive
 from training.checkpoint import keep_numbered, write_checkpoint
 from training.complaints import Console, cause_of
 from training.config import Config, ConfigError
@@ -121,7 +122,12 @@ class Run:
 
         Returns:
             The rows of `metrics.csv` before that epoch, in numbers.
+
+        Raises:
+            ConfigError: another process has begun to work on the run meanwhile.
         """
+        if self._writes:
+            refuse_alive(self.directory)
         self._is_begun = True
         if not self._writes:
             return []

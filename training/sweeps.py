@@ -8,14 +8,13 @@ that is started again in its folder looks there for what is done.
 from __future__ import annotations
 
 import json
-import os
-import platform
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from training.alive import is_alive
 from training.checks import ConfigError
 from training.state import Best
 from training.tables import read_metrics
@@ -170,17 +169,6 @@ def _overrides(folder: Path) -> list[str]:
 
 def _can_go_on(folder: Path) -> bool:
     return any((folder / "checkpoints").glob("*.pt"))
-
-
-def is_alive(status: dict[str, Any]) -> bool:
-    """Say whether the process that wrote a run's status is at work in it, as another one."""
-    if status["status"] != "running" or status.get("host") != platform.node():
-        return False
-    try:
-        os.kill(status["pid"], 0)
-    except OSError:
-        return False
-    return status["pid"] != os.getpid()
 
 
 def put_aside(folder: Path) -> None:

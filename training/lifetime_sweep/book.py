@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from training.alive import is_alive
 from training.checks import ConfigError
 from training.lifetime_sweep.plan import (
     SECTIONS,
@@ -27,7 +28,7 @@ from training.recorded import changes
 from training.report.history import History, is_run, read_history
 from training.report.sweep import PLAN
 from training.resolved import NOT_OF_THE_RUN
-from training.sweeps import is_alive, put_aside
+from training.sweeps import put_aside
 from training.tables import read_json
 
 _CONFIG = Path(".sweep", "config.yaml")
