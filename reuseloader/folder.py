@@ -202,15 +202,46 @@ def _is_rank_of_this_job(pid: int) -> bool:
 def _job(pid: int) -> tuple[str, ...] | None:
     """Return what the ranks of one job have in common: where they meet, or else their parent."""
     try:
-        after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        environment = Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
+        environment, parent = _environment(pid), _parent(pid)
+        names = ("MASTER_ADDR=", "MASTER_PORT=", "TORCHELASTIC_RUN_ID=")
+        meeting = sorted(line for line in environment if line.startswith(names))
+        if "GROUP_WORLD_SIZE=1" in environment:
+            # One torchrun started them all, and only its process tells two launches apart, which
+            # may meet at the same port one after the other, and have no name.
+            return (*_launcher(pid, environment), *meeting)
     except OSError:
         return None
-    names = ("MASTER_ADDR=", "MASTER_PORT=", "TORCHELASTIC_RUN_ID=")
-    meeting = sorted(line for line in environment if line.startswith(names))
     # Two launches of torchrun on one machine, one for each of its "nodes", are one job.
     told = any(line.startswith("MASTER_PORT=") for line in meeting)
-    return tuple(meeting) if told else (after_name[1], *meeting)
+    return tuple(meeting) if told else (str(parent), *meeting)
+
+
+def _launcher(pid: int, environment: list[str]) -> tuple[str, str]:
+    """Return number and time of start of torchrun's process, which started that of a rank."""
+    rank = [line for line in environment if line.startswith(("RANK=", "TORCHELASTIC_RUN_ID="))]
+    parent = _parent(pid)
+    while parent > 1:  # up from a worker of the rank, and from a script around it
+        try:
+            inherited = set(rank) <= set(_environment(parent))
+        except OSError:  # another user's, or gone
+            break
+        if not inherited:
+            break
+        parent = _parent(parent)
+    return str(parent), _stat(parent)[19]
+
+
+def _parent(pid: int) -> int:
+    return int(_stat(pid)[1])
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of a process behind its name, which may hold spaces."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def _environment(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
 
 
 def _in_use(directory: Path, holders: list[int]) -> str:

@@ -291,6 +291,29 @@ def test_ranks_of_one_job_share_a_folder_when_they_were_launched_apart(
     assert launcher.run("answer = done.returncode") == 0
 
 
+def test_ranks_of_two_launches_that_meet_at_the_same_place_do_not_share_a_folder(
+    start: Callable[..., Any], tmp_path: Path
+) -> None:
+    launch = RANK | {"GROUP_WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "none"}
+    rank, other_launcher = start(RANK="0", **launch), start()
+    open_there(rank, tmp_path)
+    source = f"{IMPORTS}\nheld = ReuseDataset(draw, 4, Path({str(tmp_path)!r}), ReusePolicy(9))"
+    other_launcher.run(
+        "import os, subprocess, sys\n"
+        f"env = dict(os.environ, RANK='1', **{launch!r})\n"
+        f"done = subprocess.run([sys.executable, '-c', {source!r}], env=env, "
+        "capture_output=True, text=True)"
+    )
+    assert f"process {rank.pid};" in other_launcher.run("answer = done.stderr")
+    # Of the same launch, with a script between torchrun and the rank.
+    script = subprocess.run(
+        ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-c", source],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **launch, "RANK": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (script.returncode, script.stderr) == (0, "")
+
+
 RANKS = """
 import os, sys
 import torch.distributed as dist
