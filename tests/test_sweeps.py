@@ -24,6 +24,7 @@ from training.sweeps import (
     note_failure,
     place,
     start,
+    sweep_of,
 )
 
 TYPED = ["lifetime=2", "seed=1"]
@@ -214,6 +215,23 @@ def test_a_job_whose_process_is_gone_failed(sweep: Path) -> None:
     run(sweep / "1", "running", "bb")
     expected = Failure(job="1", overrides=TYPED, error="its process ended before the job did")
     assert failures(sweep) == [expected]
+
+
+def test_jobs_may_lie_several_folders_deep_in_the_folder_of_the_sweep(sweep: Path) -> None:
+    own = sweep / "seed0" / "lifetime2"
+    run(own, "running", "aa")
+    begin(sweep)
+    os.utime(own / "status.json", ns=(0, 0))
+    assert sweep == sweep_of(own) == sweep_of(sweep / "0")
+    run(sweep / "seed1" / "lifetime2", "running", "bb")
+    (failed,) = failures(sweep)
+    assert failed.job == "seed1/lifetime2"
+    assert place(own, "aa", TYPED) == (own, False)
+    assert (sweep / ".sweep" / "earlier" / "seed0-lifetime2-1" / "config.yaml").exists()
+    run(sweep / "seed0" / "lifetime4", "done", "cc")
+    begin(sweep)
+    os.utime(sweep / "seed0" / "lifetime4" / "status.json", ns=(0, 0))
+    assert find_done(own, "cc") == sweep / "seed0" / "lifetime4"
 
 
 def test_the_best_value_is_read_back_as_it_was_returned(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from training.sweeps import (
     forget_failure,
     note_failure,
     place,
+    sweep_of,
 )
 
 Main = Callable[[DictConfig], float]
@@ -59,7 +60,7 @@ def _run_job(main: Main, composed: DictConfig) -> float:
     own = directory = Path(hydra.runtime.output_dir)
     overrides = typed(hydra)
     name = f"job {hydra.job.num} ({' '.join(overrides)})"
-    forget_failure(own.parent, str(hydra.job.num))
+    forget_failure(sweep_of(own), str(hydra.job.num))
     try:
         refuse_lifetimes(composed)
         config, record = read(composed, hydra)
@@ -82,7 +83,9 @@ def _run_job(main: Main, composed: DictConfig) -> float:
         print(f"{name} failed: {said}", file=sys.stderr)
         if not isinstance(error, USER_ERRORS):
             traceback.print_exception(error)
-        note_failure(own.parent, Failure(job=str(hydra.job.num), overrides=overrides, error=said))
+        note_failure(
+            sweep_of(own), Failure(job=str(hydra.job.num), overrides=overrides, error=said)
+        )
         # The frames hold the model, its memory on the device and the loaders; and another
         # exception might not survive the way to the process that started the sweep.
         traceback.clear_frames(error.__traceback__)

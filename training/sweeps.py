@@ -8,6 +8,7 @@ that is started again in its folder looks there for what is done.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass
@@ -133,12 +134,18 @@ def free(own: Path) -> Path:
     return folder
 
 
+def sweep_of(own: Path) -> Path:
+    """Return the folder of the sweep that a job's folder lies in, however deep."""
+    started = (parent for parent in own.parents if (parent / _STARTED).exists())
+    return next(started, own.parent)
+
+
 def _runs(own: Path) -> list[tuple[Path, dict[str, Any]]]:
     """Return what earlier starts of the sweep left, the job's own folder first.
 
     What this start of the sweep has written elsewhere is another job's.
     """
-    found = _statuses(own.parent)
+    found = _statuses(sweep_of(own))
     mine = [(folder, status) for folder, status, _ in found if folder == own]
     return mine + [
         (folder, status) for folder, status, is_new in found if not is_new and folder != own
@@ -152,12 +159,24 @@ def _statuses(sweep: Path) -> list[tuple[Path, dict[str, Any], bool]]:
     except OSError:  # no sweep that was started by this program
         started = 0
     found = []
-    for file in sorted(sweep.glob("*/status.json")):
+    for file in _status_files(sweep):
         with suppress(OSError, ValueError):
             status = json.loads(file.read_text(encoding="utf-8"))
             if isinstance(status, dict) and "status" in status:
                 found.append((file.parent, status, file.stat().st_mtime_ns >= started))
     return found
+
+
+def _status_files(sweep: Path) -> list[Path]:
+    """Return the file of each run in a sweep; hydra.sweep.subdir may be several folders deep."""
+    found = []
+    for place, folders, files in os.walk(sweep):
+        if "status.json" in files and Path(place) != sweep:
+            found.append(Path(place, "status.json"))
+            folders.clear()  # stored samples may be many
+        if _FAILED.parts[0] in folders:
+            folders.remove(_FAILED.parts[0])
+    return sorted(found)
 
 
 def _overrides(folder: Path) -> list[str]:
@@ -173,12 +192,13 @@ def _can_go_on(folder: Path) -> bool:
 
 def put_aside(folder: Path) -> None:
     """Move a run out of the way of another one; nothing of it is lost."""
-    earlier = folder.parent / _EARLIER
+    sweep = sweep_of(folder)
+    earlier, name = sweep / _EARLIER, "-".join(folder.relative_to(sweep).parts)
     earlier.mkdir(parents=True, exist_ok=True)
     number = 1
-    while (earlier / f"{folder.name}-{number}").exists():
+    while (earlier / f"{name}-{number}").exists():
         number += 1
-    folder.rename(earlier / f"{folder.name}-{number}")
+    folder.rename(earlier / f"{name}-{number}")
 
 
 def best_value(run: Path, monitor: str) -> float:
@@ -209,6 +229,6 @@ def failures(sweep: Path) -> list[Failure]:
     found = [Failure(**json.loads(file.read_text(encoding="utf-8"))) for file in files]
     for folder, status, is_new in _statuses(sweep):
         if is_new and status["status"] == "running":
-            text = "its process ended before the job did"
-            found.append(Failure(job=folder.name, overrides=_overrides(folder), error=text))
+            text, name = "its process ended before the job did", str(folder.relative_to(sweep))
+            found.append(Failure(job=name, overrides=_overrides(folder), error=text))
     return sorted(found, key=lambda failure: (len(failure.job), failure.job))
