@@ -89,6 +89,24 @@ def test_a_copy_that_jobs_may_still_wait_for_is_never_changed(tmp_path: Path) ->
     assert [(copy / "config.yaml").read_text() for copy in (first, second)] == ["a: 1\n", "a: 2\n"]
 
 
+def test_a_second_sweep_in_the_folder_of_one_that_runs_is_refused_and_changes_nothing(
+    sweep: Path,
+) -> None:
+    begin(sweep)
+    note_failure(sweep, Failure(job="1", overrides=TYPED, error="bad"))
+    file = sweep / ".sweep" / "process.json"
+    with subprocess.Popen(["sleep", "600"]) as process:
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"pid": process.pid}))
+        before = {path: path.stat().st_mtime_ns for path in sweep.rglob("*")}
+        text = rf"^hydra\.run\.dir must be used by one sweep at a time, .* {process.pid} is at work"
+        with pytest.raises(ConfigError, match=text):
+            start(sweep, conf(sweep.parent, other="b: 1\n"), "hydra.run.dir")
+        assert before == {path: path.stat().st_mtime_ns for path in sweep.rglob("*")}
+        process.kill()
+    begin(sweep)
+    assert failures(sweep) == []
+
+
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"^hydra\.sweep\.dir must be a folder that can be made"):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from training.checks import ConfigError
 from training.tables import read_json
 
-_SLACK_S = 2.0  # a status has whole seconds
+_SLACK_S = 5.0  # a status has whole seconds, and so has the time of the boot
 
 
 def is_alive(status: dict[str, Any]) -> bool:
@@ -32,6 +32,12 @@ def is_alive(status: dict[str, Any]) -> bool:
     except OSError:
         return False
     return not _is_another(pid, status.get("time"))
+
+
+def own_status() -> dict[str, Any]:
+    """Return what others need to know of this process, as `is_alive` reads it."""
+    time = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"status": "running", "host": platform.node(), "pid": os.getpid(), "time": time}
 
 
 def refuse_alive(run: Path) -> None:

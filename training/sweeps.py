@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from training.alive import is_alive
+from training.alive import is_alive, own_status
 from training.checks import ConfigError
 from training.state import Best
-from training.tables import read_metrics
+from training.tables import read_json, read_metrics
 
 _STARTED = Path(".sweep", "started")
+_AT_WORK = Path(".sweep", "process.json")
 _CONF = Path(".sweep", "conf")
 _FAILED = Path(".sweep", "failed")
 _EARLIER = Path(".sweep", "earlier")
@@ -39,26 +40,34 @@ class Failure:
     error: str
 
 
-def start(sweep: Path, conf: Path) -> Path:
+def start(sweep: Path, conf: Path, key: str = "hydra.sweep.dir") -> Path:
     """Begin a sweep in a folder, which may hold what an earlier start of it has done.
 
     Args:
         sweep: the folder; made where it is not there.
         conf: the files that the jobs are composed from.
+        key: that names the folder in the config.
 
     Returns:
         A copy of `conf`: what is edited from now on changes no job that is still waiting.
 
     Raises:
-        ConfigError: the folder cannot be written.
+        ConfigError: the folder cannot be written, or another sweep is at work in it.
     """
+    at_work = read_json(sweep / _AT_WORK)
+    if is_alive(at_work):
+        raise ConfigError(
+            f"{key} must be used by one sweep at a time, but process {at_work['pid']} is at work "
+            f"in {sweep}"
+        )
     try:
         copy = _snapshot(conf, sweep / _CONF)
         shutil.rmtree(sweep / _FAILED, ignore_errors=True)
         (sweep / _FAILED).mkdir()
         (sweep / _STARTED).write_text("The time of this file is when the sweep was started.\n")
+        (sweep / _AT_WORK).write_text(json.dumps(own_status()) + "\n", encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"hydra.sweep.dir must be a folder that can be made: {error}") from error
+        raise ConfigError(f"{key} must be a folder that can be made: {error}") from error
     return copy
 
 

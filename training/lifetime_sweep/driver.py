@@ -111,7 +111,7 @@ def _sweep_of(config: Config) -> SweepConfig:
 
 def _shared(folder: Path, given: Namespace) -> list[str]:
     """Return what all runs have in common: what was typed, without what is about the sweep."""
-    options = [f"--config-path={start(folder, conf_of(given))}"]
+    options = [f"--config-path={start(folder, conf_of(given), 'hydra.run.dir')}"]
     for name in ("config_name", "config_dir"):
         if (value := getattr(given, name)) is not None:
             options.append(f"--{name.replace('_', '-')}={value}")
