@@ -12,7 +12,14 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from runs import compose_config
 
 from training.checks import ConfigError
-from training.recorded import changes, quoted, read_config, rewrite_command, with_places
+from training.recorded import (
+    changes,
+    default_place,
+    quoted,
+    read_config,
+    rewrite_command,
+    with_places,
+)
 from training.resolved import resolved
 
 HOSTILE = {"_target_": "builtins.open", "file": "/etc/passwd"}
@@ -145,3 +152,18 @@ def test_a_new_place_of_the_data_is_that_of_both_sources_unless_they_had_their_o
     remote = {"data": {"storage_options": {"key": "x"}, "train": {"storage_options": {"key": "x"}}}}
     given = "data.storage_options.key=y"
     assert with_places([given], remote) == ["data.train.storage_options.key=y", given]
+
+
+def test_where_a_sweep_goes_is_read_from_the_files_that_a_job_is_composed_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live, snapshot = tmp_path / "conf", tmp_path / "conf-1"
+    for folder, text in ((live, "hydra: {sweep: {dir: live}}"), (snapshot, "a: 1")):
+        folder.mkdir()
+        (folder / "config.yaml").write_text(text)
+    monkeypatch.setattr("training.recorded.PROJECT", tmp_path)
+    assert default_place("sweep") == {"dir": "live"}
+    assert default_place("sweep", snapshot) == {"dir": "live"}  # a config of one's own, without it
+    (snapshot / "config.yaml").write_text("hydra: {sweep: {dir: kept}}")
+    (live / "config.yaml").write_text("hydra: {half: [edited")
+    assert default_place("sweep", snapshot) == {"dir": "kept"}

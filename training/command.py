@@ -126,8 +126,14 @@ def _recorded(composed: DictConfig, table: Table, hydra: Any) -> dict[str, Any]:
     raw: Any = OmegaConf.to_container(hydra, resolve=False)
     config["hydra"] = {name: raw[name] for name in ("run", "sweep", "output_subdir")}
     if hydra.mode == RunMode.MULTIRUN:
-        config["hydra"]["sweep"] = default_place("sweep")  # not the sweep that this job is of
+        # Not the sweep that this job is of.
+        config["hydra"]["sweep"] = default_place("sweep", _composed_from(hydra))
     return config
+
+
+def _composed_from(hydra: Any) -> Path | None:
+    mains = [source.path for source in hydra.runtime.config_sources if source.provider == "main"]
+    return Path(mains[0]) if mains else None
 
 
 def typed(hydra: Any) -> list[str]:

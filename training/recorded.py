@@ -150,10 +150,20 @@ def quoted(value: Any) -> str:
     return f"'{text}'"
 
 
-def default_place(kind: str) -> dict[str, Any]:
-    """Return where a new run goes, or with `sweep` a new sweep: Hydra's `dir` and more."""
-    config = yaml.safe_load((PROJECT / "conf" / "config.yaml").read_text(encoding="utf-8"))
-    return dict(config["hydra"][kind])
+def default_place(kind: str, conf: Path | None = None) -> dict[str, Any]:
+    """Return where a new run goes, or with `sweep` a new sweep: Hydra's `dir` and more.
+
+    Args:
+        kind: `run` or `sweep`.
+        conf: the files that a job is composed from, which stay while those of conf/ are edited.
+    """
+    for folder in (conf, PROJECT / "conf"):
+        file = None if folder is None else folder / "config.yaml"
+        if file is not None and file.is_file():
+            hydra = yaml.safe_load(file.read_text(encoding="utf-8")).get("hydra") or {}
+            if kind in hydra:
+                return dict(hydra[kind])
+    raise ConfigError(f"conf/config.yaml must have hydra.{kind}, but it has none")
 
 
 def changes(recorded: dict[str, Any], given: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
