@@ -15,7 +15,15 @@ from typing import Any
 
 import pytest
 
-from training.signals import ASKING_TO_END, Interrupted, Signals, end_children, leave_to_parent
+from training.signals import (
+    ASKING_TO_END,
+    Interrupted,
+    Signals,
+    end_children,
+    end_with_parent,
+    is_left_alone,
+    leave_to_parent,
+)
 from training.targets import PROJECT
 
 fork = get_context("fork")
@@ -179,6 +187,33 @@ def test_a_worker_ends_when_its_parent_is_killed() -> None:
     parent.join()
     while os.path.exists(f"/proc/{number.value}") and state_of(number.value) != "Z":
         time.sleep(0.01)  # until the test's own limit
+
+
+def launch_rank(number: Any, said: Any, folder: Path) -> None:
+    """Start a rank as torchrun does, and wait with it."""
+    rank = fork.Process(target=step_as_rank, args=(number, said, folder))
+    rank.start()
+    rank.join()
+
+
+def step_as_rank(number: Any, said: Any, folder: Path) -> None:
+    end_with_parent()
+    assert not is_left_alone()
+    number.value = os.getpid()
+    step_forever(said, folder, 0.2)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel of Linux")
+def test_a_rank_ends_its_step_and_then_itself_when_torchrun_is_killed(tmp_path: Path) -> None:
+    number, said = fork.Value("q", 0), fork.Event()
+    launcher = fork.Process(target=launch_rank, args=(number, said, tmp_path))
+    launcher.start()
+    assert said.wait(30)
+    launcher.kill()
+    launcher.join()
+    while os.path.exists(f"/proc/{number.value}") and state_of(number.value) != "Z":
+        time.sleep(0.01)  # until the test's own limit
+    assert (tmp_path / "saved").read_text() == "1"
 
 
 def state_of(pid: int) -> str:

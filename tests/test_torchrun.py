@@ -118,6 +118,22 @@ def test_a_process_alone_runs_the_main_function_itself(monkeypatch: pytest.Monke
         assert own is main
 
 
+@pytest.mark.parametrize("by_torchrun", [True, False])
+def test_a_rank_ends_with_the_torchrun_that_started_it(
+    monkeypatch: pytest.MonkeyPatch, by_torchrun: bool
+) -> None:
+    called: list[str] = []
+    for name in ("end_with_parent", "join_group"):
+        monkeypatch.setattr(torchrun, name, lambda name=name: called.append(name))
+    monkeypatch.setattr(torchrun, "is_launched", lambda: True)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    if by_torchrun:
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    with pytest.raises(SystemExit, match="0"), each_rank(lambda: None):
+        pass
+    assert called == [*(["end_with_parent"] if by_torchrun else []), "join_group"]
+
+
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_sweep_is_for_one_process(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(torchrun, "ranks", lambda: Ranks(world_size=size))

@@ -48,7 +48,7 @@ from training.replay import check_repeatable, compare
 from training.report.writing import report_sweep, reported
 from training.resolved import resolved
 from training.sections import Table
-from training.signals import Interrupted, end_children
+from training.signals import Interrupted, end_children, is_left_alone
 from training.sweeps import JobError, failures
 from training.torchrun import command_name, each_rank, follow, lead, refuse_sweep
 
@@ -180,7 +180,8 @@ def _run_main(main: Callable[[], Any]) -> None:
             sys.exit(130)
         if ranks().is_main:
             text = _how_to_go_on(error.run, line, sweep)
-            print(f"stopped by {error}{text}", file=sys.stderr)
+            cause = "the end of torchrun" if is_left_alone() else error
+            print(f"stopped by {cause}{text}", file=sys.stderr)
         sys.exit(128 + error.signum)
     except USER_ERRORS as error:
         fail(error)

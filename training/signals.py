@@ -26,6 +26,7 @@ ASKING_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 """CTRL-C, a preempted job, and what SLURM sends before a time limit (`--signal=USR1@60`)."""
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_parent: int | None = None  # that this process is to end with
 
 FROM_A_LAUNCHER = signal.SIGUSR2
 """What submitit has SLURM send; without a handler of its own this one still ends the process."""
@@ -158,6 +159,25 @@ def _kill(children: list[BaseProcess]) -> None:
     for child in children:
         child.join()
     signal.signal(signal.SIGCHLD, previous)
+
+
+def end_with_parent() -> None:
+    """Let this process be asked to end when its parent has ended, in whatever way.
+
+    Nothing else would end the ranks of a torchrun that was killed: they need no word of it to go
+    on training.
+    """
+    global _parent
+    _parent = os.getppid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if is_left_alone():  # between the two lines before
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def is_left_alone() -> bool:
+    """Say whether the parent has ended that this process is to end with."""
+    return _parent not in (None, os.getppid())
 
 
 def leave_to_parent(_: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from argparse import Namespace
@@ -22,6 +23,7 @@ from training.curriculum import expand
 from training.distributed import is_launched, join_group, leave_group, put, ranks, store, take
 from training.elastic import forget, remember
 from training.records import Record, Run
+from training.signals import end_with_parent
 
 _RUN = "run"  # in the store: what the other ranks begin with, None where there is nothing to run
 
@@ -37,6 +39,8 @@ def each_rank(main: Callable[..., Any]) -> Iterator[Callable[[], Any]]:
     if not is_launched():
         yield main
         return
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # the parent is torchrun
+        end_with_parent()
     join_group()
     code: Any = 1
     try:
