@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import open_dict
@@ -202,6 +203,23 @@ def test_the_same_error_on_all_ranks_is_shown_once(rank_group: RankGroup) -> Non
     answers = rank_group.anew(2).call(failing, ["bug", "bug"])
     assert [code for code, _ in answers] == [1, 1]
     assert "".join(text for _, text in answers).count("ValueError: a bad thing\n") == 1
+
+
+def parted(kinds: list[str]) -> list[Any]:
+    """End as `failing` does, without the group where this rank has an error to end with."""
+    answer = failing(kinds)
+    if answer[0] != 0 and kinds[ranks().rank] == "mistake":
+        torch.distributed.destroy_process_group()  # as at the end of the process
+    return answer
+
+
+def test_a_rank_that_ended_well_has_nothing_to_say_of_rank_0_that_did_not(
+    rank_group: RankGroup,
+) -> None:
+    group = rank_group.anew(2)
+    answers = group.call(parted, ["mistake", "well"])
+    group.close()
+    assert answers == [[1, ""], [1, ""]]
 
 
 @pytest.mark.parametrize("place", ["train", "val"])

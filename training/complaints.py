@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from contextlib import suppress
 from hashlib import sha256
 
 import torch.distributed as dist
@@ -65,6 +66,14 @@ def report(error: BaseException, text: str) -> None:
         print(f"{_who()}{text}", file=sys.stderr, flush=True)
     else:
         time.sleep(_MANNERS_S)
+
+
+def note_exit(code: int) -> None:
+    """Let the other ranks know that this one has ended, and has said why where it is to be said."""
+    shared = store()
+    if shared is not None:
+        with suppress(RuntimeError, ValueError):  # the store went down with torchrun
+            shared.compare_set("failed", "", f"{ranks().rank} exit code {code}")
 
 
 def cause_of(error: BaseException) -> str:

@@ -17,7 +17,7 @@ from hydra.core.utils import setup_globals
 from omegaconf import DictConfig, OmegaConf
 
 from training.arguments import is_sweep
-from training.complaints import report
+from training.complaints import note_exit, report
 from training.config import ConfigError, load_config
 from training.curriculum import expand
 from training.distributed import is_launched, join_group, leave_group, put, ranks, store, take
@@ -44,16 +44,20 @@ def each_rank(main: Callable[..., Any]) -> Iterator[Callable[[], Any]]:
     join_group()
     code: Any = 1
     try:
-        yield main if ranks().is_main else partial(main, OmegaConf.create())
-        code = 0
-    except SystemExit as error:
-        code = error.code or 0
+        try:
+            yield main if ranks().is_main else partial(main, OmegaConf.create())
+            code = 0
+        except SystemExit as error:
+            code = error.code or 0
+        if code == 0:
+            _end_followers()
+            leave_group()  # another rank may be gone, rank 0 with what it compared at the end
+        else:
+            note_exit(code)
     except Exception as error:
+        code = 1
         lines = "".join(traceback.format_exception(error))
         report(error, f"the run ends with this error:\n{lines}")
-    if code == 0:
-        _end_followers()
-        leave_group()
     sys.exit(code)
 
 
