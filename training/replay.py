@@ -77,12 +77,26 @@ def environment_differences(old: Any, new: Any, name: str = "") -> Iterator[str]
     """Yield a line for each version, commit and part of the hardware that differs."""
     if name in _COMMAND_ONLY:
         return
-    if isinstance(old, dict) and isinstance(new, dict):
+    if name == "ranks" and old != new:
+        yield f"ranks: it was {_ranks(old)} and is {_ranks(new)}"
+    elif isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):
             inner = f"{name}.{key}" if name else key
             yield from environment_differences(old.get(key), new.get(key), inner)
     elif old != new:
-        yield f"{name} was {old} and is {new}"
+        yield f"{name} was {_text(old)} and is {_text(new)}"
+
+
+def _text(value: Any) -> str:
+    return "none" if value is None else str(value)
+
+
+def _ranks(value: Any) -> str:
+    """Say in words what `ranks` of an environment are; one process alone has none."""
+    if not isinstance(value, dict):
+        return "1 process"
+    nodes = value.get("num_nodes")
+    return f"{value.get('world_size')} ranks on {nodes} machine{'' if nodes == 1 else 's'}"
 
 
 def compare(recorded: Path, repeated: Path) -> bool:
