@@ -44,7 +44,7 @@ class ReuseDataLoader(DataLoader[Any]):
             epoch, where otherwise as many are used twice. (``drop_last`` is DataLoader's, and
             leaves out the short batch of each rank.)
         dataloader_options: every other option of ``torch.utils.data.DataLoader``. Without a
-            ``generator``, the global seeds of workers follow from ``(seed, epoch)`` and the
+            ``generator``, the global seeds of workers follow from ``(seed, epoch, rank)`` and the
             global generator of this process is left alone.
 
     Attributes:
@@ -200,7 +200,9 @@ class ReuseDataLoader(DataLoader[Any]):
         self._dataset.set_epoch(self._epoch)
         self._go_to(self._epoch + 1)
         if self._own_generator:
-            seed = mix(self.policy.seed, TO_SEED_WORKERS, self._current.epoch) >> 1
+            rank = 0 if self.order is None else self.order.rank
+            place = (self._current.epoch, rank) if rank else (self._current.epoch,)
+            seed = mix(self.policy.seed, TO_SEED_WORKERS, *place) >> 1
             self.generator.manual_seed(seed)
         self._tally = Counter()
         self._dataset.hand_over()  # what was looked at in between belongs to no pass

@@ -11,6 +11,7 @@ from builds import draw, same, samples_of
 from torch.utils.data import BatchSampler, RandomSampler
 
 from reuseloader import FOREVER, ReuseDataLoader, ReuseKey, ReusePolicy, ReuseSampler
+from reuseloader.policy import mix
 
 SEED = 7
 CASES = [(24, 2, 3), (23, 2, 2), (23, 4, 3), (31, 3, 4), (12, 3, 1)]  # size, ranks, lifetime
@@ -189,3 +190,12 @@ def test_a_wrong_argument_is_refused_before_the_folder_is_made(
     with pytest.raises(ValueError, match=text):
         ReuseDataLoader(draw, 12, tmp_path / "cache", lifetime=2, **options)
     assert not (tmp_path / "cache").exists()
+
+
+def test_the_workers_of_each_rank_have_global_seeds_of_their_own(tmp_path: Path) -> None:
+    loaders = ranks_of([tmp_path / str(rank) for rank in range(3)], 24, 2, start_epoch=5)
+    for loader in loaders:
+        iter(loader)
+    seeds = [loader.generator.initial_seed() for loader in loaders]
+    assert [mix(SEED, 4, 5) >> 1, mix(SEED, 4, 5, 1) >> 1, mix(SEED, 4, 5, 2) >> 1] == seeds
+    assert len(set(seeds)) == 3
