@@ -12,7 +12,7 @@ import pytest
 from processes import RankGroup
 
 from training import distributed, elastic
-from training.elastic import after_restart, forget, is_restart, remember
+from training.elastic import after_restart, forget, is_restart, remember, was_said
 
 ARGUMENTS = ["lifetime=2", "seed=42"]
 
@@ -79,6 +79,19 @@ def test_another_launch_does_not_take_the_run_for_its_own(
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     monkeypatch.setattr(os, "getppid", os.getpid)  # another torchrun of the same id
     assert after_restart(ARGUMENTS) == ARGUMENTS
+
+
+def test_a_mistake_is_said_once_by_all_starts_together(
+    launched: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = []
+    for count, text in enumerate(["error: a", "error: a", "error: b", "error: b"]):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(count))
+        said.append(was_said(text))
+    assert said == [False, True, False, True]
+    assert list(launched.iterdir()) == []  # after the last of them
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "0")
+    assert [was_said("error: a"), was_said("error: a")] == [False, False]
 
 
 def test_a_note_that_is_no_file_of_ones_own_is_neither_read_nor_written(launched: Path) -> None:

@@ -31,7 +31,7 @@ from training.curriculum import expand
 from training.device import spread
 from training.disk import UnsavedError
 from training.distributed import ranks
-from training.elastic import after_restart, forget
+from training.elastic import after_restart, forget, was_said
 from training.explain import explain, mistake_in_files
 from training.launch import launch
 from training.recorded import (
@@ -260,5 +260,6 @@ def _short(path: Path) -> Path:
 
 def fail(error: Exception) -> NoReturn:
     """End the process with a user's mistake in one line."""
-    report(error, f"error: {explain(error)}")
+    text = f"error: {explain(error)}"
+    report(error, None if ranks().is_main and was_said(text) else text)
     sys.exit(1)

@@ -47,21 +47,24 @@ class Console(logging.Handler):
             tqdm.write(line)
 
 
-def report(error: BaseException, text: str) -> None:
+def report(error: BaseException, text: str | None) -> None:
     """Print what ends the run, unless another rank has reported it.
 
     Args:
         error: of this rank; it may say no more than that another rank is gone.
-        text: how it is printed, without its last line break.
+        text: how it is printed, without its last line break; None where that was done before.
     """
     if store() is None:
-        print(text, file=sys.stderr)
+        if text is not None:
+            print(text, file=sys.stderr)
         return
     if not ranks().is_main and not _is_consequence(error):
         _wait_for_rank_0()
     first, known = _first_failure(error)
     if first == ranks().rank and _is_consequence(error):
         text = f"error: {_LOST}"
+    if text is None:
+        return
     if first == ranks().rank or not (_is_consequence(error) or known == _text_of(error)):
         print(f"{_who()}{text}", file=sys.stderr, flush=True)
     else:

@@ -37,9 +37,7 @@ def remember(run: Path) -> None:
     if file is None or ranks().local_rank != 0:
         return
     with suppress(OSError):
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as text:
-            text.write(str(run))
+        _write_own(file, str(run))
 
 
 def forget() -> None:
@@ -48,6 +46,24 @@ def forget() -> None:
     if file is not None and ranks().local_rank == 0:
         with suppress(OSError):
             file.unlink()
+
+
+def was_said(text: str) -> bool:
+    """Say whether an earlier start of these workers has ended with the same mistake; note it.
+
+    torchrun starts its workers again whatever ended them, and a user's mistake stays one.
+    """
+    note = _note()
+    if note is None:
+        return False
+    file, last = note.with_name(f"{note.name}-said"), os.environ.get("TORCHELASTIC_MAX_RESTARTS")
+    said = _read_own(file) == text
+    with suppress(OSError):
+        if os.environ.get("TORCHELASTIC_RESTART_COUNT") == last:
+            file.unlink()
+        else:
+            _write_own(file, text)
+    return said
 
 
 def _begun_anywhere() -> Path | None:
@@ -66,13 +82,22 @@ def _begun_anywhere() -> Path | None:
 
 def _begun() -> Path | None:
     file = _note()
-    if file is None:
-        return None
+    text = None if file is None else _read_own(file)
+    return None if text is None else Path(text)
+
+
+def _write_own(file: Path, text: str) -> None:
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as note:
+        note.write(text)
+
+
+def _read_own(file: Path) -> str | None:
     try:
         status = file.lstat()
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():
             return None  # another user's, who may not choose what is read here
-        return Path(file.read_text(encoding="utf-8"))
+        return file.read_text(encoding="utf-8")
     except OSError:
         return None
 
