@@ -17,6 +17,7 @@ from torch import Tensor
 from reuseloader import ReuseKey, Substitute
 from training.checks import ConfigError, check
 from training.config import DataConfig
+from training.unfit import unfit
 
 Build = Callable[[ReuseKey], Any]
 Finish = Callable[[Any, ReuseKey], Any]
@@ -35,14 +36,22 @@ class CheckedBuild:
 
     def __init__(self, build: Build, num_classes: int, alike: Alike | None) -> None:
         self._build, self._num_classes, self._alike = build, num_classes, alike
+        self._has_built = False
 
     def __call__(self, key: ReuseKey) -> Any:
         """Return the sample of a key, with its label as an int.
 
         Raises:
-            ConfigError: it is none; the loader adds the index.
+            ConfigError: it is none, or the first one does not fit a transform of torchvision's;
+                the loader adds the index.
         """
-        sample = self._build(key)
+        try:
+            sample = self._build(key)
+        except Exception as error:
+            if not self._has_built and (mistake := unfit(error)):
+                raise mistake from error
+            raise
+        self._has_built = True
         if isinstance(sample, Substitute):
             return replace(sample, sample=self._checked(sample.sample, key))
         return self._checked(sample, key)
@@ -68,6 +77,7 @@ class CheckedFinish:
 
     def __init__(self, finish: Finish, alike: Alike) -> None:
         self._finish, self._alike = finish, alike
+        self._has_finished = False
 
     def __call__(self, sample: Any, key: ReuseKey) -> Any:
         """Return what is trained on.
@@ -75,7 +85,13 @@ class CheckedFinish:
         Raises:
             ConfigError: its image does not fit the others; the loader adds the index.
         """
-        result = self._finish(sample, key)
+        try:
+            result = self._finish(sample, key)
+        except Exception as error:
+            if not self._has_finished and (mistake := unfit(error)):
+                raise mistake from error
+            raise
+        self._has_finished = True
         self._alike(result["image"], key)
         return result
 
