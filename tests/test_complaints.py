@@ -9,8 +9,8 @@ import pytest
 from processes import RankGroup
 
 from training import complaints
-from training.complaints import cause_of, line_of, report
-from training.distributed import RankFailedError, ranks, store
+from training.complaints import cause_of, line_of, note_exit, report
+from training.distributed import RankFailedError, Ranks, ranks, store
 
 LOST = RuntimeError("[gloo/transport/tcp/pair.cc:561] Connection closed by peer")
 
@@ -48,6 +48,17 @@ def test_a_process_alone_shows_and_reports_everything(capsys: pytest.CaptureFixt
     report(LOST, "error: lost")
     assert capsys.readouterr().err == "error: wrong\nerror: lost\n"
     assert cause_of(KeyError("x")) == "KeyError: KeyError: 'x'"
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_without_torchrun_nothing_is_asked_of_its_store(
+    monkeypatch: pytest.MonkeyPatch, rank: int
+) -> None:
+    monkeypatch.setattr(complaints, "store", object)  # which answers nothing
+    monkeypatch.setattr(complaints, "ranks", lambda: Ranks(rank=rank, world_size=2))
+    monkeypatch.setattr(complaints, "is_left_alone", lambda: True)
+    note_exit(143)
+    assert line_of(logging.WARNING, "a") == ("warning: a" if rank == 0 else None)
 
 
 def test_news_come_from_rank_0_and_errors_from_each_rank(rank_group: RankGroup) -> None:

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from training.checks import text_of
 from training.distributed import RankFailedError, ranks, store
+from training.signals import is_left_alone
 
 _MANNERS_S = 1.0  # torchrun ends all ranks once one has ended: let that be the one that failed
 _PATIENCE_S = 2.0  # for rank 0 to fail of the same: a mistake of the user's is shown without a rank
@@ -74,7 +75,7 @@ def report(error: BaseException, text: str | None) -> None:
 def note_exit(code: int) -> None:
     """Let the other ranks know that this one has ended, and has said why where it is to be said."""
     shared = store()
-    if shared is not None:
+    if shared is not None and not is_left_alone():
         with suppress(RuntimeError, ValueError):  # the store went down with torchrun
             shared.compare_set("failed", "", f"{ranks().rank} exit code {code}")
 
@@ -95,6 +96,8 @@ def _is_first(key: str) -> bool:
     shared, own = store(), str(ranks().rank)
     if shared is None:
         return True
+    if is_left_alone():  # without torchrun's store, of which torch would print a page
+        return ranks().is_main
     try:
         return shared.compare_set(key, "", own) == own.encode()
     except (RuntimeError, ValueError):  # the store went down with torchrun
