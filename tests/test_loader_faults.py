@@ -191,6 +191,7 @@ def test_of_a_killed_worker_it_is_said_that_it_was(
     batches.iterator = Broken()
     if killed:
         worker.kill()
+        worker.join()
     expected = RuntimeError if killed else type(error)
     with pytest.raises(expected, match=rf"killed \(pid {worker.pid}\)" if killed else None):
         next(batches)

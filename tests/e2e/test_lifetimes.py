@@ -73,7 +73,7 @@ def test_what_was_typed_goes_to_every_run_without_the_sweep(
     assert [(config.lifetime, config.seed) for config in configs] == [(1, 3), (2, 3), (4, 3)]
     for config in configs:
         assert config.sweep.lifetimes is None
-        assert config.optimizer["lr"] == 0.02 and config.data.train["limit"] == 256
+        assert config.optimizer["lr"] == 0.02 and config.data.train["limit"] == 720
     assert len(started.arguments) == 3
     lines = outcome.err.splitlines()
     assert lines[0] == "run lifetime=1 seed=3 at equal epochs failed: nothing was run"

@@ -84,7 +84,7 @@ def test_a_sweep_ends_with_its_report_also_where_a_job_failed(train: Trainer) ->
     folder = sweep.runs[0].parent
     assert (sweep.code, [run.name for run in sweep.runs]) == (1, ["0"])
     assert f"report         {folder / 'report.md'}" in sweep.out.splitlines()
-    assert "verdict        One setting, with one seed: " in sweep.out
+    assert "verdict        A trial of one batch a job: it works, and compares nothing." in sweep.out
     assert (folder / "report.png").exists() and (folder / "sweep.csv").exists()
     assert (sweep.runs[0] / "report.md").exists()
 
