@@ -90,7 +90,7 @@ def loader_of(source: Remote, folder: Path, **options: Any) -> ReuseDataLoader:
     defaults = {"lifetime": 3, "seed": 5, "shuffle": True, "batch_size": 4}
     return ReuseDataLoader(
         Build(source),
-        source.size or len(source),  # type: ignore[arg-type]
+        source.size_table or len(source),  # type: ignore[arg-type]
         folder,
         prefetch=source.prefetch,
         **{**defaults, **options},

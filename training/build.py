@@ -31,7 +31,7 @@ class Source(Protocol):
     item may hold more: tv_tensors (`Mask`, `BoundingBoxes`) go through the transforms together
     with the image, other entries go along. With an entry `skipped`, a text, it stands in for one
     that could not be read, and is not stored. Where it has `record_of(key)`, that is the index of
-    the item in place of the key's, `size` the number of samples in place of its length
+    the item in place of the key's, `size_table` the number of samples in place of its length
     (or a table of numbers by first epoch), `block_size` the number of items read together, and
     `prefetch(keys)` is called before samples are built.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -21,6 +21,7 @@ from training.fingerprint import fingerprint, project_code
 from training.records import Run
 from training.samples import check_signature, checked
 from training.sections import Node
+from training.sources import check_optional, sizes_of
 from training.targets import make, make_function
 from training.workers import start_worker
 
@@ -183,6 +184,7 @@ def _make_loader(*arguments: Any, **options: Any) -> ReuseDataLoader:
 
 def _make_source(node: Node, place: str, config: Config) -> Source:
     source: Source = make(node, place)
+    check_optional(source, place)
     if len(source) == 0:
         raise ConfigError(f"{place} must hold at least one sample, but it is empty")
     if len(source) < ranks().world_size:
@@ -219,8 +221,7 @@ def _make_stage(nodes: dict[str, Any], row: dict[str, Any], stage: str) -> list[
 def _sizes(config: Config, train: Source) -> dict[int, int]:
     """Return first epoch -> number of training samples from there on."""
     batch_size, overfit = config.batch_size, config.trainer.overfit_batches
-    size = getattr(train, "size", None) or len(train)
-    sizes = dict(size) if isinstance(size, Mapping) else {0: size}
+    sizes = sizes_of(train)
     if overfit is not None:
         most = overfit * batch_size * ranks().world_size
         sizes = {epoch: min(number, most) for epoch, number in sizes.items()}

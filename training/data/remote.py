@@ -76,7 +76,7 @@ class Remote:
         if strange := set(self._index.labels) - set(number):
             raise ValueError(f"{min(strange)} must be a class of training as well, but is none")
         self.labels = np.array([number[name] for name in self._index.labels])
-        self.size = size
+        self.size_table = size
         self._slots: SlotRecords | None = None
         if size is not None:
             self._slots = SlotRecords(size, len(self), lifetime=lifetime, seed=seed)
