@@ -311,3 +311,35 @@ def test_a_sequence_goes_on_from_its_state(num_steps: int) -> None:
     second.load_state_dict(states[1])
 
     assert rates_of_updates(whole, first, 4) == rates_of_updates(rest, second, 4)
+
+
+class Bare:
+    """Looks like a scheduler, but counts nothing."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+
+    def step(self) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+def no_schedule(optimizer: Any) -> None:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Bare", "made Bare, without last_epoch"),
+        ("no_schedule", "made NoneType, without optimizer"),
+    ],
+)
+def test_what_is_no_scheduler_is_refused_with_what_it_lacks(name: str, said: str) -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    node = {"_target_": f"test_schedule.{name}"}
+    with pytest.raises(ConfigError, match=rf"^schedule\._target_ must make .*{said}$"):
+        Schedule(node, optimizer, Plan(epochs=1, num_batches=2), "val_accuracy")

@@ -22,13 +22,14 @@ from torch.optim.lr_scheduler import (
     SequentialLR,
 )
 
-from training.checks import check
+from training.checks import ConfigError, check
 from training.optim import Plan
 from training.options import MONITORS
 from training.sections import Node
 from training.targets import make, target_of
 
 _RATES = ("lr", "initial_lr", "max_lr", "min_lr")  # what schedulers set in a group
+_NEEDED = ("optimizer", "step", "state_dict", "load_state_dict")
 _FIRST_FACTOR = {LinearLR: "start_factor", ConstantLR: "factor"}
 
 
@@ -58,6 +59,14 @@ class Schedule:
         total = plan.steps_before(epochs) if self.each == "update" else epochs
         self.total = math.inf if plan.schedule_end is None else total
         self.scheduler = make_scheduler(node, "schedule", optimizer, total)
+        missing = [name for name in _NEEDED if not hasattr(self.scheduler, name)]
+        if not any(hasattr(one, "last_epoch") for one in _with_inner(self.scheduler)):
+            missing.append("last_epoch")
+        if missing:
+            raise ConfigError(
+                f"schedule._target_ must make a scheduler like those of torch, but "
+                f"{node['_target_']} made {type(self.scheduler).__name__}, without {missing[0]}"
+            )
         self._first = [
             {name: group[name] for name in _RATES if name in group}
             for group in optimizer.param_groups
