@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from hashlib import sha256
@@ -276,6 +277,22 @@ def test_a_finished_run_trains_nothing_and_a_longer_one_what_is_missing(
     watch.start(tmp_path, *BASE, "epochs=4", "schedule_end=3")  # fewer than it has
     assert "nothing is trained" in capsys.readouterr().out
     assert len(watch.seen) == 12 + 8
+
+
+def test_a_run_that_was_killed_after_its_last_checkpoint_is_done(
+    watch: Watch, tmp_path: Path
+) -> None:
+    watch.start(tmp_path, *BASE)
+    file = tmp_path / "status.json"
+    status = read_json(file) | {"status": "running"}
+    status["sessions"][-1][1] = None
+    file.write_text(json.dumps(status))
+    watch.start(tmp_path, *BASE)
+
+    after = read_json(file)
+    assert (after["status"], after["config"], len(watch.seen)) == ("done", status["config"], 12)
+    assert [end is None for _, end in after["sessions"]] == [True, False]
+    assert [row["epoch"] for row in runs.rows(tmp_path)] == [0, 1, 2]
 
 
 def test_a_run_that_ended_early_says_so(

@@ -146,6 +146,18 @@ class Run:
             self._write_inputs()
         return [in_numbers(row) for row in kept]
 
+    def finish(self) -> None:
+        """Write down that the run goes on, to its end at once: nothing of it is left to train.
+
+        A run that is done already stays as it is, and so does one that is asked to change.
+        """
+        recorded = read_json(self.directory / "status.json")
+        if recorded.get("status") == "done" or self._record.changes:
+            return
+        self._is_begun = True
+        self._sessions = recorded.get("sessions", [])
+        self._status("running")
+
     def record_inputs(self, marks: dict[str, str]) -> None:
         """Write down the marks of code and data; compare them where a run goes on or is repeated.
 

@@ -85,6 +85,7 @@ def restore(run: Run, state: State, loaders: Loaders, plan: Plan) -> Rows | None
         state.begin_epoch(epoch)
     if reason := _nothing_left(run, state, plan):
         log.info("%s: %s; nothing is trained", run.directory, reason)
+        run.finish()
         return None
     rows = run.go_on(epoch, state.step)
     log.info("going on from %s: epoch %d, batch %d, step %d", found.path, epoch, batch, state.step)
