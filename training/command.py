@@ -55,6 +55,7 @@ from training.torchrun import command_name, each_rank, follow, lead, refuse_swee
 USER_ERRORS = (
     *(ConfigError, FolderInUseError, ImpureBuildError, UnstorableSampleError, UnsavedError),
     *(HydraException, OmegaConfBaseException),
+    FloatingPointError,  # a loss or a weight that is not finite: of the rate, most often
 )
 
 
