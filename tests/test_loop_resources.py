@@ -43,7 +43,7 @@ with runs.begin(directory, "tracker=tensorboard", "trainer.ema_decay=0.99") as r
     with Trackers.of(run.directory, run.config.tracker) as trackers:
         for step in range(2400):
             loop.update(run.config.trainer, state, prepare, [batch])
-            trackers.scalars({"train/loss": state.losses.read(0), "train/lr": state.lr}, step)
+            trackers.scalars({"train/loss": state.losses.window(0), "train/lr": state.lr}, step)
             if step == 399:
                 before = memory()
     print(before, memory())

@@ -256,7 +256,7 @@ def log_if_due(job: Job, state: State) -> None:
     """Add a point to the training curves every `tracker.log_every` updates."""
     due = state.step % job.run.config.tracker.log_every == 0
     if due and state.step not in (0, state.point[0]):  # an update that fp16 skips is no step
-        loss = mean_over_ranks(state.losses.read(state.epoch))
+        loss = mean_over_ranks(state.losses.window(state.epoch))
         state.point = (state.step, {"train/loss": loss, "train/lr": state.lr})
         job.trackers.scalars(state.point[1], state.step)
 

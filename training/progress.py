@@ -15,37 +15,55 @@ from training.distributed import gather, ranks
 
 @dataclass
 class TrainLoss:
-    """The losses of an epoch. Those not read yet stay on the device: reading one waits for it."""
+    """The losses of an epoch. Those not read yet stay on the device: reading one waits for it.
+
+    Attributes:
+        sum, num_samples: of what was read.
+        window_sum, window_samples: of what was read since the latest point of the curve.
+        unread: losses, of so many samples, of the step after so many.
+    """
 
     sum: float = 0.0
     num_samples: int = 0
+    window_sum: float = 0.0
+    window_samples: int = 0
     unread: list[tuple[Tensor, int, int]] = field(default_factory=list)
 
     def add(self, loss: Tensor, num_samples: int, step: int) -> None:
         """Add the mean loss of a batch, on its way to an update."""
         self.unread.append((loss.detach(), num_samples, step))
 
-    def read(self, epoch: int) -> float:
-        """Read what was added since the last time; return its mean over samples.
+    def read(self, epoch: int) -> None:
+        """Read what was added since the last time.
 
         Raises:
             FloatingPointError: a loss is not finite; says in which epoch and step.
         """
         if not self.unread:
-            return math.nan
+            return
         losses = torch.stack([loss for loss, _, _ in self.unread]).tolist()
-        added = num_samples = 0
         for loss, (_, size, step) in zip(losses, self.unread, strict=True):
             if not math.isfinite(loss):
                 raise FloatingPointError(
                     f"the training loss is {loss} in epoch {epoch}, step {step}"
                 )
             self.sum += loss * size
-            added += loss * size
-            num_samples += size
-        self.num_samples += num_samples
+            self.window_sum += loss * size
+            self.num_samples += size
+            self.window_samples += size
         self.unread.clear()
-        return added / num_samples
+
+    def window(self, epoch: int) -> float:
+        """Return the mean over samples since the last time, and begin anew; raises as `read`."""
+        self.read(epoch)
+        mean = self.window_sum / self.window_samples if self.window_samples else math.nan
+        self.window_sum, self.window_samples = 0.0, 0
+        return mean
+
+    def state_dict(self) -> dict[str, float]:
+        """Return what was read, as the arguments of another one."""
+        names = ("sum", "num_samples", "window_sum", "window_samples")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def mean(self) -> float:
@@ -79,10 +97,11 @@ def over_ranks(losses: TrainLoss, progress: Progress) -> tuple[TrainLoss, Progre
     """Return losses that were read, and counts of samples, of all ranks together."""
     if ranks().is_single:
         return losses, progress
-    own = (losses.sum, losses.num_samples, *(getattr(progress, name) for name in _SUMMED))
-    loss, num_samples, *summed = map(sum, zip(*gather(own), strict=True))
-    progress = replace(progress, **dict(zip(_SUMMED, summed, strict=True)))
-    return TrainLoss(sum=loss, num_samples=num_samples), progress
+    read = losses.state_dict()
+    own = (*read.values(), *(getattr(progress, name) for name in _SUMMED))
+    both = [sum(values) for values in zip(*gather(own), strict=True)]
+    progress = replace(progress, **dict(zip(_SUMMED, both[len(read) :], strict=True)))
+    return TrainLoss(**dict(zip(read, both, strict=False))), progress  # type: ignore[arg-type]
 
 
 class Measurement:
