@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
+import torch
 from runs import make_config
 from torch import nn
 
 from training.checks import ConfigError
-from training.optim import Plan, make_optimizer, parameter_groups
+from training.optim import Plan, make_optimizer, moving_average, parameter_groups
 
 SGD = {"_target_": "torch.optim.SGD", "lr": 1.0}
 
@@ -82,3 +85,36 @@ def test_a_run_can_be_continued_after_updates_that_use_whole_batches(
     assert (updates, batches) == (plan.whole_updates, plan.batches_used(updates))
     for fewer in range(1, updates):  # a batch is half used after each of them
         assert fewer * accumulate % echo != 0
+
+
+def test_a_limit_beyond_all_counting_is_none() -> None:
+    plan = Plan.of(make_config(f"trainer.limit_batches={10**23}"), {0: 10})
+
+    assert (plan.num_batches, plan.limit) == (10, sys.maxsize)
+
+
+def test_what_is_no_optimizer_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^optimizer\._target_ must make .* made Linear$"):
+        make_optimizer({"_target_": "test_optim.no_optimizer"}, nn.Linear(2, 2))
+
+
+def no_optimizer(groups: object) -> nn.Module:
+    return nn.Linear(1, 1)
+
+
+def test_a_buffer_that_counts_is_copied_and_one_of_numbers_averaged() -> None:
+    model = nn.Linear(1, 1)
+    model.register_buffer("count", torch.tensor(0))
+    model.register_buffer("flag", torch.tensor(False))
+    model.register_buffer("mean", torch.tensor(0.0))
+    ema = moving_average(model, 0.5)
+    for number in range(1, 4):
+        model.count, model.flag, model.mean = (
+            torch.tensor(number),
+            torch.tensor(number == 3),
+            torch.tensor(float(number)),
+        )
+        ema.update_parameters(model)
+
+    assert (ema.module.count.item(), ema.module.flag.item()) == (3, True)
+    assert ema.module.mean.item() == 2.25  # 1, then half way to 2, then half way to 3

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from training.checks import ConfigError
 from training.config import Config
@@ -50,6 +52,7 @@ class Plan:
         """
         trainer = config.trainer
         limit = 1 if trainer.fast_dev_run else trainer.limit_batches
+        limit = None if limit is None else min(limit, sys.maxsize)  # of what a loop can count
         most = math.inf if limit is None else limit
         (_, first), *later = [(epoch, int(min(num, most))) for epoch, num in num_batches.items()]
         return cls(
@@ -113,7 +116,30 @@ def make_optimizer(node: Node, model: nn.Module) -> Optimizer:
     if not groups:
         raise ConfigError("model must have a parameter that requires grad, but it has none")
     optimizer: Optimizer = make(node, "optimizer", groups)
+    if not isinstance(optimizer, Optimizer):
+        raise ConfigError(
+            f"optimizer._target_ must make a torch.optim.Optimizer, but {node['_target_']} made "
+            f"{type(optimizer).__name__}"
+        )
     return optimizer
+
+
+def moving_average(model: nn.Module, decay: float) -> AveragedModel:
+    """Return an average of a model's weights and buffers that forgets (EMA).
+
+    What counts or marks something, a buffer of integers or of true and false, has no average, and
+    is that of the latest update.
+    """
+    blend = get_ema_multi_avg_fn(decay)
+
+    def update(averages: Any, values: Any, num_averaged: Any) -> None:
+        if averages[0].is_floating_point() or averages[0].is_complex():
+            blend(averages, values, num_averaged)
+            return
+        for average, value in zip(averages, values, strict=True):
+            average.copy_(value)
+
+    return AveragedModel(model, multi_avg_fn=update, use_buffers=True)
 
 
 def parameter_groups(named: Iterable[tuple[str, nn.Parameter]]) -> list[dict[str, Any]]:

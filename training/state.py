@@ -12,13 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel
 
 from training.checks import ConfigError
+from training.checkpoint import check_loadable, plain
 from training.config import Config
 from training.distributed import gather, ranks
 from training.environment import versions
-from training.optim import Plan, make_optimizer
+from training.models import check_model, cross_entropy
+from training.optim import Plan, make_optimizer, moving_average
 from training.options import MONITORS
 from training.parallel import distribute
 from training.progress import Progress, TrainLoss, over_ranks
@@ -225,8 +227,7 @@ def make_state(config: Config, model: nn.Module, device: torch.device, plan: Pla
     trainer = config.trainer
     ema = None
     if trainer.ema_decay is not None:
-        average = get_ema_multi_avg_fn(trainer.ema_decay)
-        ema = AveragedModel(model, multi_avg_fn=average, use_buffers=True)
+        ema = moving_average(model, trainer.ema_decay)
     optimizer = make_optimizer(config.optimizer, model)
     schedule = Schedule(config.schedule, optimizer, plan, trainer.monitor)
     if trainer.compile:
