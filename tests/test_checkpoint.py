@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import random
 import time
+from collections import OrderedDict
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from training.checkpoint import PARTS, keep_numbered, read_newest, write_checkpoint
+from training.checkpoint import (
+    PARTS,
+    check_loadable,
+    keep_numbered,
+    plain,
+    read_newest,
+    write_checkpoint,
+)
 from training.checks import ConfigError
 
 fork = get_context("fork")
@@ -130,3 +139,35 @@ def test_what_is_written_last_replaces_the_file_not_its_content(tmp_path: Path) 
     keep_numbered(tmp_path / "last.pt", 1, 2)
     write_checkpoint(tmp_path / "last.pt", content_of(2))
     assert torch.load(tmp_path / "step-00000001.pt", weights_only=True)["step"] == 1
+
+
+def test_numbers_of_numpy_become_those_of_python() -> None:
+    made = plain({"a": [np.float64(0.5), (np.int64(3),)], np.int64(1): np.bool_(True)})
+
+    assert made == {"a": [0.5, (3,)], 1: True}
+    assert [type(made["a"][0]), type(made["a"][1][0]), type(made[1])] == [float, int, bool]
+    check_loadable(made, "state")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"scheduler": {"arr": np.arange(3)}}, "state.scheduler.arr must .* a numpy.ndarray$"),
+        ({"a": [1, Path("x")]}, r"state.a\[1\] must .* but is a pathlib"),
+        ({"a": OrderedDict(b=object())}, "state.a.b must .* but is a builtins.object$"),
+    ],
+)
+def test_what_could_not_be_loaded_again_is_refused_by_name(content: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        check_loadable(content, "state")
+
+
+def test_a_whole_file_of_objects_is_not_called_damaged(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "last.pt", content_of(1) | {"best": Path("x")})
+    with pytest.raises(ConfigError) as caught:
+        read_newest(tmp_path, tmp_path)
+
+    assert str(caught.value).endswith(
+        "last.pt is whole, but holds what weights_only=True does not load"
+    )
+    assert "\x1b" not in str(caught.value)

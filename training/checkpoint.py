@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import os
+import pickle
+import re
 import shutil
 import struct
 import zlib
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import torch
 
 from training.checks import ConfigError
@@ -28,6 +33,9 @@ PARTS = frozenset(
 """The entries of a checkpoint."""
 
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter, int, float, str, bool, bytes, type(None))
+
+
 @dataclass(frozen=True)
 class Found:
     """A checkpoint that was read, and what is wrong with newer ones."""
@@ -35,6 +43,51 @@ class Found:
     path: Path
     content: dict[str, Any]
     damaged: list[str]
+
+
+def plain(value: Any) -> Any:
+    """Return a state with numbers of Python in place of those of NumPy, at any depth."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) is dict:
+        return {plain(name): plain(item) for name, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(plain(item) for item in value)
+    return value
+
+
+def check_loadable(value: Any, place: str) -> None:
+    """Make sure that a part of a checkpoint opens with `weights_only=True`.
+
+    Raises:
+        ConfigError: it does not; names what is in the way.
+    """
+    if type(value) in _PLAIN:
+        return
+    if type(value) in (dict, OrderedDict):
+        for name, item in value.items():
+            check_loadable(name, f"{place}, a key")
+            check_loadable(item, f"{place}.{name}")
+    elif type(value) in (list, tuple):
+        for number, item in enumerate(value):
+            check_loadable(item, f"{place}[{number}]")
+    elif not _opens(value):
+        kind = type(value)
+        raise ConfigError(
+            f"{place} must be tensors, numbers, texts, lists and dicts of these, to be saved and "
+            f"loaded with weights_only=True, but is a {kind.__module__}.{kind.__qualname__}"
+        )
+
+
+def _opens(value: Any) -> bool:
+    file = io.BytesIO()
+    try:
+        torch.save(value, file)
+        file.seek(0)
+        torch.load(file, weights_only=True)
+    except Exception:  # whatever pickling an object of the user's raises
+        return False
+    return True
 
 
 def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
@@ -122,7 +175,7 @@ def read_newest(folder: Path, run: Path) -> Found:
     for path in paths:
         reason, content = _read(path)
         if content is None:
-            damaged.append(f"{path} is damaged ({reason})")
+            damaged.append(f"{path} {reason}")
             continue
         missing = sorted(PARTS - content.keys())
         if missing:
@@ -160,13 +213,25 @@ def _read(path: Path) -> tuple[str, dict[str, Any] | None]:
             head = _TRAILER.pack(_MAGIC, epoch, batch, length, 0)[:-4]
             with open(path, "rb") as file:
                 if expected != zlib.crc32(head, _checksum(file, length)):
-                    return "its checksum does not agree with its content", None
+                    return "is damaged (its checksum does not agree with its content)", None
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever another program's file makes torch.load raise
-        return str(error).partition("\n")[0] or type(error).__name__, None
+        if trailer is not None and isinstance(error, pickle.UnpicklingError):
+            return "is whole, but holds what weights_only=True does not load", None
+        return f"is damaged ({why_unread(error)})", None
     if not isinstance(content, dict):
-        return "it holds no checkpoint", None
+        return "is damaged (it holds no checkpoint)", None
     return "", content
+
+
+def why_unread(error: Exception) -> str:
+    """Return in a few words why torch.load refused a file."""
+    if isinstance(error, IsADirectoryError):
+        return "it is a folder"
+    if isinstance(error, pickle.UnpicklingError):
+        return "it is no file of tensors and plain values"  # torch tells how to run its code
+    line = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).partition("\n")[0]
+    return line or type(error).__name__
 
 
 def _checksum(file: BinaryIO, length: int) -> int:

@@ -16,6 +16,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from training.checks import ConfigError
 from training.checkpoint import check_loadable, plain
+from training.checks import ConfigError
 from training.config import Config
 from training.distributed import gather, ranks
 from training.environment import versions
@@ -143,11 +144,15 @@ class State:
         self.check_weights()
         losses, progress = over_ranks(self.losses, self.progress)
         random, *others = gather(random_states())
+            ConfigError: a part of the user's keeps in its state what cannot be loaded so.
         return {
             "model": self.model.state_dict(),
             "ema": None if self.ema is None else self.ema.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "scheduler": self.schedule.state_dict(),
+            "optimizer": plain(self.optimizer.state_dict()),
+            "scheduler": plain(self.schedule.state_dict()),
+        }
+        check_loadable(made, "state")
+        return made | {
             "scaler": self.scaler.state_dict(),
             "random": random,
             "others": others,
@@ -158,7 +163,7 @@ class State:
             "losses": losses.state_dict(),
             "progress": dict(vars(progress)),
             "best": dict(vars(self.best)),
-            "point": list(self.point),
+            "point": plain(list(self.point)),
             "versions": versions(),
         }
 
