@@ -48,6 +48,8 @@ class Job:
     run: Run
     plan: Plan
     loaders: Loaders
+SMALLEST_SCALE = 1e-6  # of the loss, in fp16: 36 overflows in a row after the first 65,536
+
     prepare: Preprocess
     trackers: Trackers
     clock: Clock = field(default_factory=Clock)
@@ -200,11 +202,22 @@ def update(
 
 
 def step_optimizer(state: State) -> bool:
-    """Step the optimizer; say whether it moved: fp16 skips an update whose gradient overflowed."""
+    """Step the optimizer; say whether it moved: fp16 skips an update whose gradient overflowed.
+
+    Raises:
+        FloatingPointError: so many in a row did that the loss is scaled to nothing.
+    """
     scale = state.scaler.get_scale()
     state.scaler.step(state.optimizer)
     state.scaler.update()
-    return state.scaler.get_scale() >= scale  # a smaller one is the scaler's answer to an overflow
+    after = state.scaler.get_scale()
+    if after < SMALLEST_SCALE:
+        raise FloatingPointError(
+            f"no gradient of the latest updates is finite: the loss scale of fp16 has fallen to "
+            f"{after:.1g} at step {state.step} of epoch {state.epoch}; "
+            "trainer.precision=bf16 has none"
+        )
+    return after >= scale  # a smaller one is the scaler's answer to an overflow
 
 
 def evaluate_epoch(job: Job, state: State) -> Row:
