@@ -585,3 +585,58 @@ def test_cuda_trains_in_every_precision(tmp_path: Path, precision: str) -> None:
     first = runs.train(tmp_path / "first", *options)
 
     assert without_times(first) == without_times(runs.train(tmp_path / "second", *options))
+
+
+@runs.needs_fp16
+def test_gradients_that_are_never_finite_end_a_run_of_fp16_in_one_line() -> None:
+    state = make_state(scaler=torch.amp.GradScaler("cpu"))
+    state.loss = lambda output, _: (output * math.nan).mean()
+    with pytest.raises(FloatingPointError, match=r"^no gradient of the latest updates is finite: "):
+        for _ in range(8):
+            train_scalar(state, plain_batches())
+
+    assert (state.step, state.model.w.item()) == (0, 0.0)
+
+
+def test_saving_changes_no_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, float]] = []
+    monkeypatch.setattr(
+        loop.Trackers,
+        "scalars",
+        lambda _, values, step: (
+            seen.append((step, values["train/loss"])) if "train/loss" in values else None
+        ),
+    )
+    runs.train(tmp_path / "plain", "+tracker.log_every=3")
+    plain, seen[:] = list(seen), []
+    runs.train(tmp_path / "saving", "+tracker.log_every=3", "checkpoint.every_steps=1")
+
+    assert [step for step, _ in plain] == [3, 6]
+    assert plain == seen
+
+
+def test_a_weight_that_does_not_learn_may_be_infinite() -> None:
+    state = make_state()
+    mask = nn.Parameter(torch.tensor(-math.inf), requires_grad=False)
+    state.model.register_parameter("mask", mask)
+    state.check_weights()
+    mask.requires_grad_(True)
+    with pytest.raises(FloatingPointError):
+        state.check_weights()
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda images, labels: images, "but got Tensor$"),
+        (lambda images, labels: (images[:, :1], labels), r"but got \[\(2, 1, 4, 4\), \(2,\)\]$"),
+        (lambda images, labels: (images, labels[:1]), r"but got \[\(2, 3, 4, 4\), \(1,\)\]$"),
+        (lambda images: images, "must take images N x C x H x W and labels: "),
+    ],
+)
+def test_a_batch_transform_leaves_a_batch(made: Any, said: str) -> None:
+    prepare = Preprocess(make_config(), CPU)
+    prepare._transforms = [made]
+    batch = {"image": torch.zeros(2, 3, 4, 4, dtype=torch.uint8), "label": torch.zeros(2).long()}
+    with pytest.raises(ConfigError, match=said):
+        prepare.for_training(batch)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from training.metrics import Meters
+from training.metrics import Meters, monitored
 
 CPU = torch.device("cpu")
 
@@ -66,3 +66,22 @@ def test_a_loss_that_is_not_a_number_is_not_hidden() -> None:
     meters.add(torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
 
     assert math.isnan(meters.result().loss)
+
+
+def test_a_sample_without_a_number_for_a_loss_is_never_right() -> None:
+    nan, inf = math.nan, math.inf
+    meters = Meters(2, CPU)
+    logits = [[nan, 0.0], [0.0, nan], [inf, 0.0], [nan, nan], [1.0, 0.0], [-inf, 0.0]]
+    meters.add(torch.tensor(logits[:4]), torch.tensor([0, 1, 0, 0]))
+    meters.add(torch.tensor(logits[4:]), torch.tensor([0, 1]))
+
+    result = meters.result()
+
+    assert (result.num_undefined, result.num_samples) == (4, 6)
+    assert (result.accuracy, result.top5_accuracy) == (2 / 6, 2 / 6)
+    assert result.confusion.tolist() == [[1, 0], [0, 1]]
+
+
+def test_an_evaluation_without_a_loss_is_never_the_best() -> None:
+    assert math.isnan(monitored({"val_loss": math.nan, "val_accuracy": 0.9}, "val_accuracy"))
+    assert monitored({"val_loss": 0.5, "val_accuracy": 0.9}, "val_accuracy") == 0.9

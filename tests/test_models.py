@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from training.checks import ConfigError
-from training.models import SmallConvNet, has_batch_norm
+from training.models import SmallConvNet, check_model, cross_entropy, forward, has_batch_norm
+from training.state import make_model
 
 
 @pytest.fixture
@@ -95,3 +96,86 @@ def test_a_model_that_timm_does_not_have_is_a_line(tmp_path: Path) -> None:
         runs.train(tmp_path, "model=timm", "model.model_name=resnet19")
 
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("output", "got"),
+    [
+        (None, "NoneType"),
+        ((torch.zeros(4, 3),), "tuple"),
+        ({"logits": torch.zeros(4, 3)}, "dict"),
+        (torch.zeros(4), "torch.float32 of shape 4"),
+        (torch.zeros(4, 3, 1, 1), "torch.float32 of shape 4 x 3 x 1 x 1"),
+        (torch.zeros(2, 3), "torch.float32 of shape 2 x 3"),
+        (torch.zeros(4, 1000), "torch.float32 of shape 4 x 1000"),
+        (torch.zeros(4, 2), "torch.float32 of shape 4 x 2"),
+        (torch.zeros(4, 3, dtype=torch.int64), "torch.int64 of shape 4 x 3"),
+    ],
+)
+def test_what_is_no_logit_a_class_is_refused_in_one_line(output: object, got: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        cross_entropy(output, torch.zeros(4, dtype=torch.int64), num_classes=3)
+    assert str(caught.value) == (
+        "model must return a tensor of floats, samples x data.num_classes, 4 x 3 for this batch, "
+        f"but got {got}"
+    )
+
+
+def test_logits_that_nothing_learns_from_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^model must return logits that have a gradient"):
+        cross_entropy(torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64), num_classes=3)
+
+
+def test_a_norm_that_sees_one_value_is_said_with_the_batch_size() -> None:
+    with pytest.raises(ConfigError, match=r"^batch_size must be at least 2 .* one holds 1$"):
+        forward(nn.BatchNorm1d(3), torch.zeros(1, 3))
+
+
+@pytest.mark.parametrize("made", [None, "hello", len])
+def test_what_is_no_module_is_refused(made: object) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^model\._target_ must make a torch\.nn\.Module, but my"
+    ):
+        check_model(made, "my.factory")
+
+
+def test_a_parameter_without_a_shape_is_named() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^model must know .* but 0\.weight of my\.net is of a lazy"
+    ):
+        check_model(nn.Sequential(nn.LazyLinear(3)), "my.net")
+
+
+def probe(num_classes: int = 10, **_: object) -> nn.Module:
+    """Return the usual linear probe: all of it in evaluation mode but for the head."""
+    body = nn.Sequential(nn.BatchNorm2d(3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    model = nn.Sequential(body, nn.Linear(3, num_classes))
+    model.requires_grad_(False).eval()
+    model[1].requires_grad_(True).train()
+    return model
+
+
+def test_of_a_linear_probe_each_module_keeps_its_mode(tmp_path: Path) -> None:
+    runs.train(tmp_path, "model._target_=test_models.probe", "epochs=2")
+
+    norm = {name: value.tolist() for name, value in runs.load(tmp_path)["model"].items()}
+    assert norm["0.0.running_mean"] == [0.0] * 3
+    assert norm["0.0.num_batches_tracked"] == 0
+
+
+def test_a_model_in_evaluation_mode_trains_and_it_is_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = runs.make_config()
+    config.model["_target_"] = "test_models.sleeping"
+    with caplog.at_level("INFO", "training"):
+        model = make_model(config, torch.device("cpu"))
+
+    assert all(module.training for module in model.modules())
+    assert [record.getMessage() for record in caplog.records] == [
+        "the model was made in evaluation mode: all of it is put into training mode"
+    ]
+
+
+def sleeping(**_: object) -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 2), nn.Dropout()).eval()

@@ -15,6 +15,7 @@ from training.advice import advise, work_of
 from training.config import Config
 from training.distributed import ranks
 from training.loaders import Loaders
+from training.metrics import Evaluation
 from training.optim import Plan
 from training.records import Run
 from training.state import Best
@@ -71,6 +72,16 @@ def report_skipped(loader: ReuseDataLoader, what: str) -> None:
     count = loader.stats().substituted
     if count:
         log.warning("%d of the samples for %s could not be read and were skipped", count, what)
+
+
+def report_evaluation(result: Evaluation) -> None:
+    """Warn where a model gave no answer: the loss of a sample is not a number."""
+    if result.num_undefined:
+        log.warning(
+            "the loss of %d of %d samples for validation is not a number: they count as wrong, "
+            "and this evaluation is never the best",
+            *(result.num_undefined, result.num_samples),
+        )
 
 
 def report_epoch(epochs: int, row: dict[str, Any]) -> None:

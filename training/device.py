@@ -15,7 +15,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from training.build import Transform, compose
-from training.checks import ConfigError, check
+from training.checks import ConfigError, check, reason
 from training.config import Config
 from training.distributed import ranks
 from training.options import TrainerConfig
@@ -204,7 +204,7 @@ class Preprocess:
         """
         images, labels = self.for_evaluation(batch)
         for transform in self._transforms:
-            images, labels = transform(images, labels)
+            images, labels = _transformed(transform, images, labels)
         return images, labels
 
     def for_evaluation(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -215,11 +215,41 @@ class Preprocess:
         return images.contiguous(memory_format=self._memory), batch["label"]
 
 
+def _transformed(transform: Transform, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a batch after a transform, which may change height and width alone.
+
+    Raises:
+        ConfigError: it refuses a batch, or returns something else.
+    """
+    place = "trainer.batch_transforms"
+    try:
+        made: Any = transform(images, labels)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{place} must take images N x C x H x W and labels: {reason(error)}"
+        ) from error
+    is_pair = isinstance(made, (tuple, list)) and len(made) == 2
+    if is_pair and all(isinstance(part, Tensor) for part in made):
+        after, shares = made
+        same = after.ndim == 4 and after.shape[:2] == images.shape[:2]
+        if same and after.is_floating_point() and shares.shape[:1] == labels.shape[:1]:
+            return after, shares
+    got = (
+        [tuple(part.shape) if isinstance(part, Tensor) else type(part).__name__ for part in made]
+        if is_pair
+        else type(made).__name__
+    )
+    raise ConfigError(
+        f"{place} must return images, floats of {tuple(images.shape[:2])} x H x W, and as many "
+        f"labels, but got {got}"
+    )
+
+
 def batch_transforms(trainer: TrainerConfig, num_classes: int) -> list[Transform]:
     """Return what is done to a normalised batch: `batch_transforms`, then MixUp or CutMix.
 
     Raises:
-        ConfigError: a transform cannot be made, or MixUp is asked for with one class.
+        ConfigError: a transform cannot be made.
     """
     place = "trainer.batch_transforms"
     steps = [make(node, f"{place}.{name}") for name, node in trainer.batch_transforms.items()]
@@ -229,6 +259,5 @@ def batch_transforms(trainer: TrainerConfig, num_classes: int) -> list[Transform
     if trainer.cutmix_alpha > 0:
         mixing.append(v2.CutMix(num_classes=num_classes, alpha=trainer.cutmix_alpha))
     if mixing:
-        check("data.num_classes", num_classes, num_classes >= 2, "at least 2 for MixUp and CutMix")
         steps.append(mixing[0] if len(mixing) == 1 else v2.RandomChoice(mixing))
     return [compose(steps)] if steps else []

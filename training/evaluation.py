@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from training.checks import ConfigError, text_of
+from training.checkpoint import why_unread
+from training.checks import ConfigError
 from training.device import Preprocess
 from training.loaders import Loaders
 from training.loop import Job, evaluate
@@ -46,7 +47,7 @@ def evaluate_checkpoint(
         result.loss,
         100 * result.accuracy,
         100 * result.top5_accuracy,
-        int(result.confusion.sum()),
+        result.num_samples,
     )
     log.info("run folder     %s", run.directory)
     return values[run.config.trainer.monitor]
@@ -62,13 +63,19 @@ def load_weights(model: nn.Module, path: str, device: torch.device) -> str:
         ConfigError: there is no checkpoint, or it is another model's.
     """
     place = f"trainer.evaluate must be a checkpoint of this model, but got trainer.evaluate={path}"
+    if Path(path).is_dir():
+        best = Path(path) / "checkpoints" / "best.pt"
+        remedy = f"; its best is trainer.evaluate={best}" if best.is_file() else ""
+        raise ConfigError(f"{place}: it is a folder{remedy}")
     if not Path(path).is_file():
         raise ConfigError(f"{place}: there is no such file")
     try:
         checkpoint = torch.load(path, map_location=device, weights_only=True)
         weights, ema, epoch = (checkpoint[name] for name in ("model", "ema", "epoch"))
+    except (LookupError, TypeError) as error:
+        raise ConfigError(f"{place}: it lacks what a checkpoint of a run holds") from error
     except Exception as error:  # whatever another program's file makes torch.load raise
-        raise ConfigError(f"{place}: {text_of(error).splitlines()[0]}") from error
+        raise ConfigError(f"{place}: {why_unread(error)}") from error
     if ema is not None:
         prefix = "module."
         weights = {k.removeprefix(prefix): v for k, v in ema.items() if k.startswith(prefix)}

@@ -18,11 +18,19 @@ from itertools import islice
 import torch
 from torch import nn
 
-from training.console import describe, progress_bar, report_end, report_epoch, report_skipped
+from training.console import (
+    describe,
+    progress_bar,
+    report_end,
+    report_epoch,
+    report_evaluation,
+    report_skipped,
+)
 from training.device import Batch, Preprocess, autocast, repeat, to_device, windows
 from training.distributed import gather
 from training.loaders import Loaders
-from training.metrics import Evaluation, Meters
+from training.metrics import Evaluation, Meters, monitored
+from training.models import forward
 from training.optim import Plan, scale_gradients
 from training.options import TrainerConfig
 from training.parallel import exchanging_last, mark_valid, mean_over_ranks, seed_rank, share_buffers
@@ -40,6 +48,8 @@ from training.tracking import Trackers
 
 log = logging.getLogger("training")
 
+SMALLEST_SCALE = 1e-6  # of the loss, in fp16: 36 overflows in a row after the first 65,536
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -48,8 +58,6 @@ class Job:
     run: Run
     plan: Plan
     loaders: Loaders
-SMALLEST_SCALE = 1e-6  # of the loss, in fp16: 36 overflows in a row after the first 65,536
-
     prepare: Preprocess
     trackers: Trackers
     clock: Clock = field(default_factory=Clock)
@@ -66,7 +74,7 @@ def fit(run: Run, model: nn.Module, loaders: Loaders, device: torch.device) -> f
 
     Args:
         run: its config says what to do; results go to its folder.
-        model: on the device, in training mode.
+        model: on the device.
         loaders: the input.
         device: where to compute.
 
@@ -184,7 +192,7 @@ def update(
         images, labels = prepare.for_training(batch)  # normalise; MixUp or CutMix, drawn anew
         expected = expected or trainer.accumulate * len(images)
         with autocast(prepare.device, trainer.precision):
-            loss = state.loss(state.parallel(images), labels)
+            loss = state.loss(forward(state.parallel, images), labels)
         state.scaler.scale(loss * (len(images) / expected)).backward()
         state.losses.add(loss, len(images), state.step)
         num_samples += len(images)
@@ -227,7 +235,7 @@ def evaluate_epoch(job: Job, state: State) -> Row:
         job.clock.begin_warmup("eval")
         evaluation = evaluate(job, state.evaluated)
     values = evaluation.columns()
-    if state.best.update(values[job.trainer.monitor], state.epoch):
+    if state.best.update(monitored(values, job.trainer.monitor), state.epoch):
         state.best.confusion = evaluation.confusion
     return values
 
@@ -247,7 +255,9 @@ def evaluate(job: Job, model: nn.Module) -> Evaluation:
             meters.add(logits, labels, batch.get("valid"))
             job.clock.end_warmup()
     report_skipped(loader, "validation")
-    return meters.result()
+    result = meters.result()
+    report_evaluation(result)
+    return result
 
 
 def save(job: Job, state: State, ended: bool = False) -> None:

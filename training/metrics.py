@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from training.models import check_output
 
 
 @dataclass(frozen=True)
@@ -18,12 +21,20 @@ class Evaluation:
         loss: mean over samples.
         accuracy, top5_accuracy: fractions of the samples.
         confusion: int64 true class x predicted class, in samples.
+        num_undefined: samples whose loss is not a number: they have no predicted class, and count
+            as wrong.
     """
 
     loss: float
     accuracy: float
     top5_accuracy: float
     confusion: Tensor
+    num_undefined: int = 0
+
+    @property
+    def num_samples(self) -> int:
+        """All samples that were evaluated."""
+        return int(self.confusion.sum()) + self.num_undefined
 
     def columns(self) -> dict[str, float]:
         """Return the values that are written down, by name."""
@@ -32,6 +43,11 @@ class Evaluation:
             "val_accuracy": self.accuracy,
             "val_top5_accuracy": self.top5_accuracy,
         }
+
+
+def monitored(values: Mapping[str, float], monitor: str) -> float:
+    """Return what decides whether an evaluation is the best: NaN, never, where its loss is that."""
+    return math.nan if math.isnan(values["val_loss"]) else values[monitor]
 
 
 class Meters:
@@ -53,6 +69,8 @@ class Meters:
         self._top5 = MulticlassStatScores(
             num_classes, top_k=top5, average="micro", validate_args=False
         ).to(device)
+        self._undefined = SumMetric(nan_strategy="disable").set_dtype(sums).to(device)
+        self._num_classes = num_classes
         self._confusion = MulticlassConfusionMatrix(num_classes, validate_args=False).to(device)
         self._sums = sums
 
@@ -63,21 +81,30 @@ class Meters:
             logits: float N x classes.
             labels: int64 N.
             valid: bool N; a sample that only fills up a batch is False, and is not counted.
+
+        Raises:
+            ConfigError: the model returned something else.
         """
+        check_output(logits, len(labels), self._num_classes)
         if valid is not None:
             logits, labels = logits[valid], labels[valid]
         if len(labels) == 0:
             return
         losses = F.cross_entropy(logits.float(), labels, reduction="none")
         self._loss.update(losses.to(self._sums).sum())
-        self._top5.update(logits, labels)
-        self._confusion.update(logits, labels)
+        undefined = losses.isnan()  # torch would take NaN for the largest logit
+        self._undefined.update(undefined.sum().to(self._sums))
+        logits, labels = logits[~undefined], labels[~undefined]
+        if len(labels) > 0:
+            self._top5.update(logits, labels)
+            self._confusion.update(logits, labels)
 
     def result(self) -> Evaluation:
         """Return the measurements; with several ranks, those of all of them together."""
         # Ratios of counts, in Python: torchmetrics would divide in 32 bits.
         confusion = self._confusion.compute().cpu()
-        num_samples = int(confusion.sum())
+        num_undefined = int(self._undefined.compute())
+        num_samples = int(confusion.sum()) + num_undefined
         num_in_top5 = int(self._top5.compute()[0])
         if num_samples == 0:
             return Evaluation(math.nan, math.nan, math.nan, confusion)
@@ -86,4 +113,5 @@ class Meters:
             accuracy=int(confusion.trace()) / num_samples,
             top5_accuracy=num_in_top5 / num_samples,
             confusion=confusion,
+            num_undefined=num_undefined,
         )

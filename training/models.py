@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from typing import Any
 
-from training.checks import check_minimum
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
+
+from training.checks import ConfigError, check_minimum
 
 
 class SmallConvNet(nn.Sequential):
@@ -48,6 +53,81 @@ def _convolution(
         nn.BatchNorm2d(out_channels),
         nn.ReLU(),
     ]
+
+
+def check_model(model: Any, target: str) -> None:
+    """Make sure that what a `_target_` made is a module whose parameters have their shapes.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if not isinstance(model, nn.Module):
+        raise ConfigError(
+            f"model._target_ must make a torch.nn.Module, but {target} made {type(model).__name__}"
+        )
+    lazy = [name for name, parameter in model.named_parameters() if is_lazy(parameter)]
+    if lazy:
+        raise ConfigError(
+            f"model must know the shapes of its parameters, but {lazy[0]} of {target} is of a lazy "
+            "module; let the model call itself once on an empty batch where it is made"
+        )
+
+
+def forward(model: nn.Module, images: Tensor) -> Any:
+    """Return the output of a model in training.
+
+    Raises:
+        ConfigError: the batch is too small for a norm over it.
+    """
+    try:
+        return model(images)
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise ConfigError(
+            "batch_size must be at least 2 with a norm over the batch that sees one value a "
+            f"channel of each sample, and so must a batch, but one holds {len(images)}"
+        ) from error
+
+
+def cross_entropy(
+    output: Any, labels: Tensor, num_classes: int, label_smoothing: float = 0.0
+) -> Tensor:
+    """Return the mean cross entropy of a batch.
+
+    Args:
+        output: float N x num_classes.
+        labels: int64 N, or the share of each class, float N x num_classes.
+        num_classes: number of logits.
+        label_smoothing: of torch's own.
+
+    Raises:
+        ConfigError: the output is something else, or nothing that learns is behind it.
+    """
+    check_output(output, len(labels), num_classes)
+    if torch.is_grad_enabled() and not output.requires_grad:
+        raise ConfigError(
+            "model must return logits that have a gradient, but none of its parameters that learn "
+            "has a part in them"
+        )
+    return F.cross_entropy(output, labels, label_smoothing=label_smoothing)
+
+
+def check_output(output: Any, num_samples: int, num_classes: int) -> None:
+    """Make sure that a model returned one logit a class for each sample.
+
+    Raises:
+        ConfigError: it did not.
+    """
+    is_tensor = isinstance(output, Tensor)
+    if is_tensor and output.is_floating_point() and output.shape == (num_samples, num_classes):
+        return
+    shape = " x ".join(map(str, output.shape)) if is_tensor else ""
+    got = f"{output.dtype} of shape {shape or '()'}" if is_tensor else type(output).__name__
+    raise ConfigError(
+        f"model must return a tensor of floats, samples x data.num_classes, "
+        f"{num_samples} x {num_classes} for this batch, but got {got}"
+    )
 
 
 def has_batch_norm(model: nn.Module) -> bool:

@@ -39,7 +39,7 @@ class DataConfig:
         check_minimum("data.image_size", self.image_size, 1)
         known = self.on_error in ("raise", "skip")
         check("data.on_error", self.on_error, known, "raise or skip")
-        check("data.num_classes", self.num_classes, self.num_classes >= 1, "a positive integer")
+        check("data.num_classes", self.num_classes, self.num_classes >= 2, "at least 2")
         finite = all(math.isfinite(mean) for mean in self.mean)
         check("data.mean", self.mean, finite, "a list of finite numbers")
         positive = all(0 < std < math.inf for std in self.std)

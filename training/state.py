@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel
 
-from training.checks import ConfigError
 from training.checkpoint import check_loadable, plain
 from training.checks import ConfigError
 from training.config import Config
@@ -28,6 +28,8 @@ from training.progress import Progress, TrainLoss, over_ranks
 from training.randomness import random_states, restore_random_states
 from training.schedule import Schedule
 from training.targets import make
+
+log = logging.getLogger("training")
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (output, labels) -> the mean over the batch
 
@@ -75,7 +77,7 @@ class State:
     """What training changes, with what changes it.
 
     Attributes:
-        model: the model, in training mode at every step.
+        model: the model; at every step each module is in the mode that it was made in.
         optimizer, schedule: as the config names them.
         scaler: scales the loss for fp16; passes everything on otherwise.
         best: the best evaluation so far.
@@ -125,10 +127,13 @@ class State:
     def check_weights(self) -> None:
         """Make sure that the weights can be saved: the loss shows a bad update only at the next.
 
+        A weight that does not learn is what the user made it, -inf perhaps.
+
         Raises:
             FloatingPointError: a weight is not finite.
         """
-        finite = torch.stack([weight.isfinite().all() for weight in self.model.parameters()])
+        learning = (weight for weight in self.model.parameters() if weight.requires_grad)
+        finite = torch.stack([weight.isfinite().all() for weight in learning])
         if not bool(finite.all()):
             raise FloatingPointError(
                 f"a weight is not finite at the end of epoch {self.epoch}, step {self.step}"
@@ -139,13 +144,13 @@ class State:
 
         Raises:
             FloatingPointError: a loss or a weight is not finite: there is nothing to continue.
+            ConfigError: a part of the user's keeps in its state what cannot be loaded so.
         """
         self.losses.read(self.epoch)
         self.check_weights()
         losses, progress = over_ranks(self.losses, self.progress)
         random, *others = gather(random_states())
-            ConfigError: a part of the user's keeps in its state what cannot be loaded so.
-        return {
+        made = {
             "model": self.model.state_dict(),
             "ema": None if self.ema is None else self.ema.state_dict(),
             "optimizer": plain(self.optimizer.state_dict()),
@@ -215,9 +220,15 @@ class State:
 
 
 def make_model(config: Config, device: torch.device) -> nn.Module:
-    """Make the model on the device, in training mode; parts that it froze by `eval()` stay so."""
+    """Make the model on the device; each module trains or not as it was made.
+
+    Raises:
+        ConfigError: the node cannot be made, or makes something else.
+    """
     model: nn.Module = make(config.model, "model")
-    if not model.training:
+    check_model(model, config.model["_target_"])
+    if not any(module.training for module in model.modules()):
+        log.info("the model was made in evaluation mode: all of it is put into training mode")
         model.train()
     memory = torch.channels_last if config.trainer.channels_last else torch.preserve_format
     return model.to(device, memory_format=memory)  # type: ignore[call-overload,no-any-return]
@@ -246,7 +257,11 @@ def make_state(config: Config, model: nn.Module, device: torch.device, plan: Pla
         base_lr=optimizer.defaults.get("lr"),
         ema=ema,
         distributed=distribute(model, device),  # after the copy above: it adds hooks
-        loss=partial(F.cross_entropy, label_smoothing=trainer.label_smoothing),
+        loss=partial(
+            cross_entropy,
+            num_classes=config.data.num_classes,
+            label_smoothing=trainer.label_smoothing,
+        ),
     )
 
 

@@ -8,6 +8,7 @@ that is started again in its folder looks there for what is done.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from contextlib import suppress
@@ -17,6 +18,8 @@ from typing import Any
 
 from training.alive import is_alive, own_status
 from training.checks import ConfigError
+from training.metrics import monitored
+from training.options import MONITORS
 from training.state import Best
 from training.tables import read_json, read_metrics
 
@@ -215,7 +218,8 @@ def best_value(run: Path, monitor: str) -> float:
     best = Best.of(monitor)
     for row in read_metrics(run):
         if row.get(monitor):
-            best.update(float(row[monitor]), int(row["epoch"] or 0))
+            value = monitored({name: float(row[name] or math.nan) for name in MONITORS}, monitor)
+            best.update(value, int(row["epoch"] or 0))
     return best.value
 
 
