@@ -143,3 +143,17 @@ def test_a_file_that_is_no_text_or_holds_no_keys_is_named(conf: Path) -> None:
 def test_an_error_that_no_file_explains_is_left_to_its_traceback(conf: Path) -> None:
     (conf / "data" / "good.yaml").write_text("a: 1\n")
     assert mistake_in_files(TypeError("a bug")) is None
+
+
+def test_an_entry_is_added_by_its_name_and_none_is_left_out_of_a_run_that_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = "trainer.batch_transforms={a: {_target_: torchvision.transforms.v2.RandomErasing}}"
+    assert answer(whole) == (
+        "trainer.batch_transforms takes a new entry by its name: "
+        "+trainer.batch_transforms.NAME={_target_: ...}"
+    )
+    monkeypatch.setattr(sys, "argv", ["train.py", "resume=RUN", "~trainer.clip_norm"])
+    assert module._unknown_key("trainer.clip_norm") == (
+        "~trainer.clip_norm must not be given with resume: what was recorded is not left out"
+    )

@@ -118,3 +118,9 @@ def test_a_buffer_that_counts_is_copied_and_one_of_numbers_averaged() -> None:
 
     assert (ema.module.count.item(), ema.module.flag.item()) == (3, True)
     assert ema.module.mean.item() == 2.25  # 1, then half way to 2, then half way to 3
+
+
+@pytest.mark.parametrize("lr", ["abc", None, True])
+def test_a_rate_is_a_number(lr: object) -> None:
+    with pytest.raises(ConfigError, match=rf"^optimizer\.lr must be a number, but got .*={lr}$"):
+        make_optimizer(SGD | {"lr": lr}, nn.Linear(2, 2))

@@ -343,3 +343,9 @@ def test_a_module_that_cannot_be_imported_or_called_is_answered_in_a_line(
     with pytest.raises(ConfigError, match=r"^build\._target_") as caught:
         make_function({"_target_": f"{name}.f"}, "build")
     assert "\n" not in str(caught.value)
+
+
+def test_an_argument_that_was_left_over_is_named_with_what_leaves_it_out() -> None:
+    node = {"_target_": "torch.nn.Flatten", "width": 16}
+    with pytest.raises(ConfigError, match=r"argument 'width'; ~model\.width leaves it out$"):
+        make(node, "model")

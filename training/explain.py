@@ -115,6 +115,10 @@ def _unknown_key(key: str, given: str | None = None) -> str:
     if key.startswith("hydra."):
         return f"{key} is not a key of Hydra's; `python train.py --cfg hydra` shows them"
     known = list(_keys(_composed(groups)))
+    if key in known and given is not None and given.startswith(f"{key}={{"):
+        return f"{key} takes a new entry by its name: +{key}.NAME={{_target_: ...}}"
+    if key in known and f"~{key}" in sys.argv and any("resume=" in word for word in sys.argv):
+        return f"~{key} must not be given with resume: what was recorded is not left out"
     if key in known:
         return f"{key} is not there: another argument leaves out, or replaces, what it lies in"
     text, node = str(unknown_key(key, known)), key.rpartition(".")[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -179,7 +180,9 @@ def _make_loader(*arguments: Any, **options: Any) -> ReuseDataLoader:
     try:
         return ReuseDataLoader(*arguments, save=save_tensors, load=load_tensors, **options)
     except ValueError as error:
-        raise ConfigError(str(error)) from error  # the folder: the rest has been checked
+        # The folder: the rest has been checked.
+        said = re.sub(r"\bdirectory(?= must |=)", "cache.directory", str(error))
+        raise ConfigError(said) from error
 
 
 def _make_source(node: Node, place: str, config: Config) -> Source:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from training.checks import ConfigError
+from training.checks import ConfigError, check
 from training.config import Config
 from training.sections import Node
 from training.targets import make
@@ -115,6 +115,8 @@ def make_optimizer(node: Node, model: nn.Module) -> Optimizer:
     groups = parameter_groups(model.named_parameters())
     if not groups:
         raise ConfigError("model must have a parameter that requires grad, but it has none")
+    if "lr" in node:
+        check("optimizer.lr", node["lr"], type(node["lr"]) in (int, float), "a number")
     optimizer: Optimizer = make(node, "optimizer", groups)
     if not isinstance(optimizer, Optimizer):
         raise ConfigError(

@@ -9,6 +9,7 @@ import functools
 import importlib.util
 import inspect
 import pydoc
+import re
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -72,7 +73,16 @@ def _make(node: Node, place: str, *arguments: Any, **keywords: Any) -> Any:
     except Exception as error:  # a mistake in the values, most often; train.log has the traceback
         raise ConfigError(
             f"{place}: {node['_target_']} refused its arguments: {reason(error)}"
+            f"{_left_over(error, own, place)}"
         ) from error
+
+
+def _left_over(error: Exception, own: Node, place: str) -> str:
+    """Return how to leave out an entry that another target had, where that is what is wrong."""
+    match = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+    if not isinstance(error, TypeError) or match is None or match[1] not in own:
+        return ""
+    return f"; ~{place}.{match[1]} leaves it out"
 
 
 def _made(value: Any, place: str) -> Any:
