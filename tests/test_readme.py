@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from torchvision import tv_tensors
 PROJECT = Path(__file__).resolve().parent.parent
 README = (PROJECT / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-LIBRARY, PLAIN, OWN_BUILD, OWN_SOURCE = BLOCKS
+LIBRARY, PLAIN, OWN_BUILD, OWN_SOURCE, OWN_MODEL = BLOCKS
 
 
 @pytest.mark.parametrize(
@@ -91,6 +92,19 @@ def test_masks_and_boxes_go_along_with_the_image(tmp_path: Path) -> None:
             assert batch["boxes"].shape == (16, 1, 4)
         assert batch["boxes"].unique(dim=0).tolist() == [[[16.0, 16.0, 48.0, 48.0]]]
         assert batch["mask"][0].sum() == 2 * 32 * 32
+
+
+def test_a_model_an_optimizer_and_a_schedule_of_the_users_own_train(tmp_path: Path) -> None:
+    for name in ("conf", "reuseloader", "training"):
+        shutil.copytree(PROJECT / name, tmp_path / name)
+    shutil.copy(PROJECT / "train.py", tmp_path)
+    (tmp_path / "my_model.py").write_text(OWN_MODEL)
+    command = re.search(r"python (train\.py model\._target_=my_model.*)", README)
+    assert command is not None
+    small = "augment=none data.train.limit=64 data.val.limit=20 epochs=2 num_workers=0"
+    printed = run([sys.executable, *shlex.split(command[1]), *small.split()], tmp_path)
+    assert "Sequential with 1930 parameters" in printed
+    assert "best accuracy" in printed
 
 
 def test_every_file_of_the_run_folder_is_explained() -> None:
