@@ -139,6 +139,64 @@ def test_the_verdict_does_not_choose_what_loses_accuracy(tmp_path: Path) -> None
     )
 
 
+def seeds_of(folder: Path, accuracies: dict[int, list[float | None]], **options: Any) -> Sweep:
+    """Return a sweep with a run for each lifetime's last accuracy; None is a run that failed."""
+    runs = {}
+    for lifetime, values in accuracies.items():
+        for seed, value in enumerate(values):
+            row = ONCE if lifetime == 1 else TWICE
+            run: dict[str, Any] = {"accuracies": [0.5, 0.99, value], **row, **options}
+            if value is None:
+                run |= {"status": "failed", "error": "loss nan", "accuracies": [0.5]}
+            runs[f"{lifetime}-{seed}"] = {"lifetime": lifetime, "seed": seed, **run}
+    return read_sweep(write_serial_runs(folder, runs))
+
+
+def test_a_seed_that_collapsed_is_no_scatter_that_accuracies_may_lie_within(tmp_path: Path) -> None:
+    accuracies: dict[int, list[float | None]] = {1: [0.99, 0.99, 0.99], 8: [0.99, 0.99, 0.1]}
+    said = verdict(seeds_of(tmp_path / "timed", accuracies))
+
+    assert said.startswith("Choose lifetime=1: ")
+    assert said.endswith("lower in the end: lifetime=8 (seed 2 ends at 10.00 %).")
+    said = verdict(seeds_of(tmp_path / "untimed", accuracies, start_s=0.0))
+    assert "the longest lifetime that keeps it is that of lifetime=1." in said
+    assert said.endswith(" lifetime=8 loses accuracy (seed 2 ends at 10.00 %).")
+
+
+def test_a_seed_that_falls_off_loses_accuracy_though_the_mean_does_not(tmp_path: Path) -> None:
+    sweep = seeds_of(tmp_path / "sweep", {1: [0.96, 0.97, 0.97], 8: [0.99, 0.99, 0.94]})
+
+    assert verdict(sweep).startswith("Choose lifetime=1: ")
+
+
+def test_two_samples_of_a_small_validation_set_are_no_loss(tmp_path: Path) -> None:
+    sweep = seeds_of(tmp_path / "sweep", {1: [0.99, 0.99], 2: [0.982, 0.982]})
+    assert verdict(sweep).startswith("Choose lifetime=1: ")
+    for run in sweep.folder.iterdir():
+        log = "INFO 9 samples for training, 200 for validation, 3 classes\n"
+        (run / "train.log").write_text(log)
+
+    assert verdict(read_sweep(sweep.folder)).startswith("Choose lifetime=2: ")
+
+
+def test_a_setting_of_which_a_run_failed_is_not_recommended(tmp_path: Path) -> None:
+    sweep = seeds_of(tmp_path / "sweep", {1: [0.99, 0.93, 0.93], 8: [0.99, None, None]})
+    said = verdict(sweep)
+
+    assert said.startswith("Choose lifetime=1: ")
+    assert said.endswith(" 2 runs of lifetime=8 failed.")
+
+
+def test_settings_are_compared_on_the_seeds_that_both_have(tmp_path: Path) -> None:
+    sweep = seeds_of(tmp_path / "sweep", {1: [0.99, 0.93, 0.93], 8: [0.99]})
+    said = verdict(sweep)
+
+    assert "ends at 99.00 % against 99.00 % (one seed" in said
+    assert "; of its runs 2 missing)" in said
+    sweep = seeds_of(tmp_path / "lower", {1: [0.99, 0.93, 0.93], 8: [0.96]})
+    assert verdict(sweep).startswith("Choose lifetime=1: ")
+
+
 def test_one_seed_is_no_scatter(tmp_path: Path) -> None:
     runs = {
         "0": {"lifetime": 1, "accuracies": [0.5, 0.9], **ONCE},

@@ -26,7 +26,7 @@ from training.lifetime_sweep.plan import (
 from training.options import SweepConfig
 from training.recorded import changes
 from training.report.history import History, is_run, read_history
-from training.report.sweep import PLAN
+from training.report.sweep import NOT_RUN, PLAN
 from training.resolved import NOT_OF_THE_RUN
 from training.sweeps import put_aside
 from training.tables import read_json
@@ -111,7 +111,7 @@ class Book:
             "section": SECTIONS[kind],
             "setting": f"lifetime={job.lifetime}",
         }
-        waits = None if (self.folder / job.folder).exists() else "not run"
+        waits = None if (self.folder / job.folder).exists() else NOT_RUN
         error = self.errors.get(job.folder, waits)
         return entry if error is None else {**entry, "error": error}
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ class History:
         error: why it failed.
         sessions: when a process worked on it, from start to end.
         rows: of metrics.csv, an epoch each; a number or None, which may be NaN.
+        num_val: samples of the validation set, where the log says it.
     """
 
     directory: Path
@@ -46,6 +48,12 @@ class History:
     error: str | None
     sessions: list[Interval]
     rows: list[Row]
+    num_val: int | None = None
+
+    @property
+    def seed(self) -> int:
+        """Seed of all that is random."""
+        return int(self.config.get("seed", 0))
 
     @property
     def lifetime(self) -> int:
@@ -131,12 +139,22 @@ def read_history(folder: Path) -> History:
             error=status.get("error"),
             sessions=_sessions(status),
             rows=[in_numbers(row) for row in read_metrics(folder)],
+            num_val=_num_val(folder / "train.log"),
         )
         history.work()  # which looks at all that is computed with
         return history
     except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{folder} holds a record that cannot be read: {reason}") from error
+
+
+def _num_val(log: Path) -> int | None:
+    """Return the size of the validation set that a log tells in its first lines."""
+    if not log.exists():
+        return None
+    with open(log, encoding="utf-8", errors="replace") as file:
+        told = (re.search(r", (\d+) for validation, ", line) for line in islice(file, 200))
+        return next((int(found[1]) for found in told if found), None)
 
 
 def _lines(file: Path) -> list[str]:

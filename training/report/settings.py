@@ -51,12 +51,16 @@ class Setting:
     Attributes:
         name: what sets them apart from the others, such as `lifetime=2`.
         lifetime: of all of them.
-        runs: by seed.
+        runs: by seed, those that are done.
+        num_failed: runs that failed.
+        num_missing: runs that did not end otherwise, or left no record that can be read.
     """
 
     name: str
     lifetime: int
     runs: list[History]
+    num_failed: int = 0
+    num_missing: int = 0
 
     @property
     def last_accuracy(self) -> Spread:

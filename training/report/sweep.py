@@ -19,6 +19,9 @@ from training.report.text import percent
 PLAN = "sweep.json"
 """File of a sweep's folder: which jobs it has, and what each is compared with."""
 
+NOT_RUN = "not run"
+"""What the plan says of a job that has not begun."""
+
 TARGET_SHARE = 0.99  # of the best accuracy of the baseline, where no target is given
 
 _NO_SETTING = ("seed", "hydra.", "cache.", "tracker", "report", "checkpoint.", "sweep")
@@ -93,12 +96,16 @@ def read_sweep(folder: Path, target: float | None = None) -> Sweep:
         if job.get("error") and isinstance(found[job["folder"]], str):
             found[job["folder"]] = job["error"]  # which says more than that there is no record
     sections: dict[str, dict[str, list[History]]] = {}
+    ended: dict[tuple[str, str], Counter[str]] = {}
     for job in plan or _plan_of(found):
         history = found[job["folder"]]
         if isinstance(history, History) and history.status == "done":
             settings = sections.setdefault(job["section"], {})
             settings.setdefault(job["setting"], []).append(history)
-    grouped = {name: _settings(settings) for name, settings in sections.items()}
+        else:
+            how = ended.setdefault((job["section"], job["setting"]), Counter())
+            how["failed" if _has_failed(history, job) else "missing"] += 1
+    grouped = {name: _settings(settings, name, ended) for name, settings in sections.items()}
     compared = [run for group in grouped.values() for one in group for run in one.runs]
     if target is None:
         targets = [(run.config.get("report") or {}).get("target") for run in compared]
@@ -124,6 +131,12 @@ def _read(place: Path) -> History | str:
         return read_history(place) if is_run(place) else "left no record"
     except ConfigError as error:
         return str(error)
+
+
+def _has_failed(history: History | str, job: dict[str, str]) -> bool:
+    if isinstance(history, History):
+        return history.status == "failed"
+    return job.get("error", NOT_RUN) != NOT_RUN
 
 
 def _wants_report(history: History | str) -> bool:
@@ -186,15 +199,20 @@ def _by_number(path: Path) -> tuple[int, str]:
     return (int(path.name) if path.name.isdigit() else -1, path.name)
 
 
-def _settings(groups: dict[str, list[History]]) -> list[Setting]:
-    settings = [
-        Setting(
+def _settings(
+    groups: dict[str, list[History]], section: str, ended: dict[tuple[str, str], Counter[str]]
+) -> list[Setting]:
+    settings = []
+    for name, runs in groups.items():
+        how = ended.get((section, name), Counter())
+        setting = Setting(
             name=name,
             lifetime=runs[0].lifetime,
-            runs=sorted(runs, key=lambda run: int(run.config.get("seed", 0))),
+            runs=sorted(runs, key=lambda run: run.seed),
+            num_failed=how["failed"],
+            num_missing=how["missing"],
         )
-        for name, runs in groups.items()
-    ]
+        settings.append(setting)
     return sorted(settings, key=lambda setting: setting.lifetime)
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 
+from training.report.kept import keeps_accuracy, lost, outlier, paired
 from training.report.settings import Setting, Spread
 from training.report.sweep import Sweep
 from training.report.text import duration, percent
-
-ONE_SEED_LOSS = 0.005
-"""What one seed may lose and still count as equal: half a point, about what seeds scatter by."""
 
 WORTH_IT = 1.05  # times as fast; less is within what one machine differs by from hour to hour
 
@@ -26,33 +24,61 @@ def verdict(sweep: Sweep) -> str:
     if len({setting.lifetime for setting in sweep.first}) < 2:
         return _best_setting(sweep)
     kept = [setting for setting in sweep.first if keeps_accuracy(setting, baseline)]
+    whole = [setting for setting in kept if not setting.num_failed]
     if sweep.doubts:
-        names = ", ".join(f"{s.name} {with_range(s.last_accuracy)}" for s in sweep.first)
-        return (
-            f"By accuracy alone, because {' and '.join(sweep.doubts)}: {names}; the longest "
-            f"lifetime that keeps it is that of {max(kept, key=lambda s: s.lifetime).name}."
-        )
-    reached = [s for s in kept if s.time_to(sweep.target).is_complete]
+        return _by_accuracy(sweep, baseline, whole)
+    if not whole:
+        return f"No choice: of each that keeps the accuracy a run failed ({_failed(kept)})."
+    reached = [s for s in whole if s.time_to(sweep.target).is_complete]
     if not reached:
         return f"No setting reached {percent(sweep.target)} with every seed."
-    fastest_s = min(s.time_to(sweep.target).mean for s in reached)
-    enough = [s for s in reached if s.time_to(sweep.target).mean <= WORTH_IT * fastest_s]
+    pace = {s.name: _pace(sweep, baseline, s) for s in reached}
+    enough = [s for s in reached if pace[s.name] <= WORTH_IT * min(pace.values())]
     chosen = baseline if baseline in enough else min(enough, key=lambda s: s.lifetime)
     said = [_choice(sweep, baseline, chosen), _certainty(sweep, baseline, chosen)]
-    return " ".join([*filter(None, said), *_further(sweep, chosen)])
+    return " ".join([*filter(None, said), *_further(sweep, baseline, chosen)])
 
 
-def keeps_accuracy(setting: Setting, baseline: Setting) -> bool:
-    """Say whether the seeds of two settings reach into each other, or the first is the better."""
-    ours, theirs = setting.last_accuracy, baseline.last_accuracy
-    return bool(ours.values) and ours.mean + _scatter(ours, theirs) >= theirs.mean
+def _by_accuracy(sweep: Sweep, baseline: Setting, whole: list[Setting]) -> str:
+    """Choose where no times are compared."""
+    names = ", ".join(f"{s.name} {with_range(s.last_accuracy)}" for s in sweep.first)
+    said = f"By accuracy alone, because {' and '.join(sweep.doubts)}: {names}; "
+    if whole:
+        longest = max(whole, key=lambda s: s.lifetime)
+        said += f"the longest lifetime that keeps it is that of {longest.name}"
+        said += f"{_short_of(longest, baseline)}."
+    else:
+        said += "of each that keeps it a run failed."
+    others = [lost(sweep.first, baseline), _failed(sweep.first)]
+    return " ".join([said, *(f"{text}." for text in others if text)])
 
 
-def _scatter(ours: Spread, theirs: Spread) -> float:
-    """Return how far two means may lie apart for the ranges of the seeds to touch."""
-    if min(len(ours.values), len(theirs.values)) == 1:
-        return ONE_SEED_LOSS
-    return ours.half_range + theirs.half_range
+def _pace(sweep: Sweep, baseline: Setting, setting: Setting) -> float:
+    """Return the time to the target, by the baseline's over the same seeds where that is known."""
+    if baseline.time_to(sweep.target).is_complete:
+        return 1 / gain(sweep, setting)
+    return setting.time_to(sweep.target).mean
+
+
+def _short_of(setting: Setting, baseline: Setting) -> str:
+    """Say how many runs of a setting are missing or failed; nothing where all are there."""
+    seeds = {run.seed for run in baseline.runs} - {run.seed for run in setting.runs}
+    num_missing = max(setting.num_missing, len(seeds) - setting.num_failed)
+    counts = {"failed": setting.num_failed, "missing": num_missing}
+    said = [f"{number} {how}" for how, number in counts.items() if number > 0]
+    return f"; of its runs {' and '.join(said)}" if said else ""
+
+
+def _runs(number: int) -> str:
+    return "1 run" if number == 1 else f"{number} runs"
+
+
+def _failed(settings: list[Setting]) -> str:
+    return ", ".join(
+        f"{_runs(setting.num_failed)} of {setting.name} failed"
+        for setting in settings
+        if setting.num_failed
+    )
 
 
 def _best_setting(sweep: Sweep) -> str:
@@ -60,11 +86,14 @@ def _best_setting(sweep: Sweep) -> str:
         only = sweep.first[0].last_accuracy
         return f"One setting, with {_seeds(sweep.first[0])}: {with_range(only)} in the end."
     evaluated = [setting for setting in sweep.first if setting.last_accuracy.values]
-    best = max(evaluated, key=lambda setting: setting.last_accuracy.mean)
-    return (
+    whole = [setting for setting in evaluated if not setting.num_failed] or evaluated
+    best = max(whole, key=lambda setting: setting.last_accuracy.mean)
+    said = (
         f"{best.name} ends with the best accuracy, {with_range(best.last_accuracy)} "
-        f"({_seeds(best)})."
+        f"({_seeds(best)}{_short_of(best, best)})."
     )
+    failed = _failed([setting for setting in sweep.first if setting is not best])
+    return f"{said} {failed}, and not judged." if failed else said
 
 
 def _seeds(setting: Setting) -> str:
@@ -76,29 +105,31 @@ def _choice(sweep: Sweep, baseline: Setting, chosen: Setting) -> str:
     if chosen is baseline:
         return (
             f"Choose {baseline.name}: no longer lifetime reached {target} sooner and kept the "
-            f"accuracy ({_seeds(baseline)})."
+            f"accuracy ({_seeds(baseline)}{_short_of(baseline, baseline)})."
         )
-    ours, theirs = (s.time_to(sweep.target) for s in (chosen, baseline))
+    mine, its = paired(chosen, baseline)
+    ours, theirs = (s.time_to(sweep.target) for s in (mine, its))
     other = f"{baseline.name} does not with every seed"
     if theirs.is_complete:
         times = f"{gain(sweep, chosen):.1f} times as fast"
         other = f"{baseline.name} in {duration(theirs.mean)} ({times})"
     return (
         f"Choose {chosen.name}: it reaches {target} accuracy in {duration(ours.mean)}, {other}, "
-        f"and ends at {with_range(chosen.last_accuracy)} against "
-        f"{with_range(baseline.last_accuracy)} ({_seeds(chosen)}{_unknown_scatter(chosen)})."
+        f"and ends at {with_range(mine.last_accuracy)} against {with_range(its.last_accuracy)} "
+        f"({_seeds(mine)}{_unknown_scatter(mine)}{_short_of(chosen, baseline)})."
     )
 
 
 def _certainty(sweep: Sweep, baseline: Setting, chosen: Setting) -> str:
     """Say what of a choice may be chance; of one seed the choice itself says it."""
-    ours, theirs = chosen.last_accuracy, baseline.last_accuracy
+    mine, its = paired(chosen, baseline)
+    ours, theirs = mine.last_accuracy, its.last_accuracy
     num_seeds = min(len(ours.values), len(theirs.values))
     if chosen is baseline or num_seeds < 2:
         return ""
-    within = abs(ours.mean - theirs.mean) <= _scatter(ours, theirs)
+    within = abs(ours.mean - theirs.mean) <= theirs.half_range
     said = f"The accuracies differ by {'less' if within else 'more'} than the seeds scatter"
-    quick, slow = chosen.time_to(sweep.target).values, baseline.time_to(sweep.target).values
+    quick, slow = mine.time_to(sweep.target).values, its.time_to(sweep.target).values
     if slow and max(quick) >= min(slow):
         said += ", and the times of some seeds lie the other way round"
     if num_seeds < FEW_SEEDS:
@@ -110,15 +141,20 @@ def _unknown_scatter(setting: Setting) -> str:
     return ", so that its scatter is not known" if len(setting.runs) == 1 else ""
 
 
-def _further(sweep: Sweep, chosen: Setting) -> list[str]:
+def _further(sweep: Sweep, baseline: Setting, chosen: Setting) -> list[str]:
     """Say what the choice passes over, and how the chosen lifetime does in the other sections."""
     said = []
     least = WORTH_IT * gain(sweep, chosen)
     rivals = [s for s in sweep.first if s is not chosen and gain(sweep, s) > least]
-    if rivals:
-        fastest = max(rivals, key=lambda s: gain(sweep, s))
-        lost = 100 * (chosen.last_accuracy.mean - fastest.last_accuracy.mean)
-        said.append(f"Faster still, but {lost:.1f} points lower in the end: {fastest.name}.")
+    worse = [s for s in rivals if not keeps_accuracy(s, baseline)]
+    rest = sweep.first
+    if worse:
+        fastest = max(worse, key=lambda s: gain(sweep, s))
+        points = 100 * (chosen.last_accuracy.mean - fastest.last_accuracy.mean)
+        odd = outlier(fastest, baseline)
+        said.append(f"Faster still, but {points:.1f} points lower in the end: {fastest.name}{odd}.")
+        rest = [setting for setting in sweep.first if setting is not fastest]
+    said += [f"{text}." for text in (lost(rest, baseline), _failed(sweep.first)) if text]
     others = []
     for name, settings in list(sweep.sections.items())[1:]:
         same = next((s for s in settings if s.lifetime == chosen.lifetime), None)
@@ -137,7 +173,7 @@ def gain(sweep: Sweep, setting: Setting) -> float:
     baseline = sweep.baseline
     if baseline is None:
         return math.nan
-    ours, theirs = setting.time_to(sweep.target), baseline.time_to(sweep.target)
+    ours, theirs = (one.time_to(sweep.target) for one in paired(setting, baseline))
     return theirs.mean / ours.mean if ours.is_complete and theirs.is_complete else math.nan
 
 
