@@ -126,6 +126,19 @@ def test_what_is_finished_is_not_run_again(tmp_path: Path) -> None:
     assert book.epochs == {2: 8, 4: 16}
 
 
+def test_epochs_of_another_base_are_decided_anew_and_their_runs_put_aside(tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    assert swept(folder, Runner(), lifetimes=[2, 4], seeds=[0]).epochs == {4: 8}
+    again = Runner()
+    book = swept(folder, again, lifetimes=[1, 2, 4], seeds=[0])
+
+    assert book.epochs == {2: 8, 4: 16}
+    assert "wall_time-lifetime-4-seed-0" in again.calls
+    assert (folder / ".sweep" / "earlier" / "wall_time-lifetime-4-seed-0-1").is_dir()
+    four = read_sweep(folder).sections["at equal wall time"][2]
+    assert [len(run.rows) for run in four.runs] == [16]
+
+
 def test_epochs_that_were_decided_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     swept(tmp_path / "sweep", Runner(), seeds=[0])
     monkeypatch.setitem(SECONDS, 2, 2.0)

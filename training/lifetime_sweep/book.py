@@ -81,6 +81,10 @@ class Book:
         written = read_json(self.folder / PLAN)
         epochs = written.get("epochs", {})
         self.epochs = {int(lifetime): int(number) for lifetime, number in epochs.items()}
+        if written.get("base", shortest(self.sweep)) != shortest(self.sweep):
+            self.epochs = {}  # they took the time of a lifetime that is not the shortest any more
+            for place in sorted(self.folder.glob("wall_time-*")):
+                _clear(place)
         self.others = written.get("others", {})
 
     def jobs(self) -> list[Job]:
@@ -96,6 +100,7 @@ class Book:
         jobs = [self._entry(kind, job) for kind, job in entries]
         plan = {
             "command": self.command,
+            "base": shortest(self.sweep),
             "epochs": self.epochs,
             "others": self.others,
             "notes": about(self.sweep),
@@ -138,15 +143,7 @@ class Book:
             ConfigError: another process is at work in it.
         """
         place = self.folder / job.folder
-        status = read_json(place / "status.json")
-        if status and is_alive(status):
-            raise ConfigError(
-                f"hydra.run.dir must be used by one sweep at a time, but process {status['pid']} "
-                f"is at work in {place}"
-            )
-        if place.exists():
-            shutil.rmtree(place / "cache", ignore_errors=True)
-            put_aside(place)
+        _clear(place)
         place.mkdir(parents=True)
         return place
 
@@ -165,6 +162,19 @@ class Book:
         """Return the seconds of the epochs, without warm-up, of the runs that are done."""
         jobs = [Job(kind="epochs", lifetime=lifetime, seed=seed) for seed in self.sweep.seeds]
         return [_lengths(run) for run in map(self.finished, jobs) if run is not None and run.rows]
+
+
+def _clear(place: Path) -> None:
+    """Move what an earlier start left in a run's folder out of the way."""
+    status = read_json(place / "status.json")
+    if status and is_alive(status):
+        raise ConfigError(
+            f"hydra.run.dir must be used by one sweep at a time, but process {status['pid']} "
+            f"is at work in {place}"
+        )
+    if place.exists():
+        shutil.rmtree(place / "cache", ignore_errors=True)
+        put_aside(place)
 
 
 def _lengths(run: History) -> list[float]:
