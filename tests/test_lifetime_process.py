@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -53,6 +55,34 @@ def test_the_exit_code_is_returned_and_what_is_printed_is_kept(tmp_path: Path) -
 
     assert (tmp_path / "a").read_text() == "begun 0 lifetime=2\n"
     assert (tmp_path / "b").read_text() == "begun 3\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent")
+@pytest.mark.usefixtures("deadline")
+def test_a_process_is_killed_with_its_parent(tmp_path: Path) -> None:
+    script = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    (tmp_path / "train.py").write_text(script)
+    driver = (
+        "from pathlib import Path; from training.lifetime_sweep import process; "
+        f"process.PROJECT = Path({str(tmp_path)!r}); "
+        f"process.FreshProcesses()([], Path({str(tmp_path / 'out')!r}))"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", driver], cwd=Path(__file__).parents[1])
+    while not (tmp_path / "out").exists() or not (tmp_path / "out").read_text().endswith("\n"):
+        time.sleep(0.01)
+    child = int((tmp_path / "out").read_text())
+    parent.kill()
+    parent.wait()
+
+    while Path(f"/proc/{child}").exists() and "(zombie)" not in _status(child):
+        time.sleep(0.01)
+
+
+def _status(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return "(zombie)"
 
 
 @pytest.mark.usefixtures("script", "deadline")

@@ -180,6 +180,14 @@ def is_left_alone() -> bool:
     return _parent not in (None, os.getppid())
 
 
+def killed_with_parent() -> Callable[[], None] | None:
+    """Return what a process is to begin with to be killed when its parent ends; None where none."""
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None).prctl  # loaded before the fork, after which little is safe
+    return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def leave_to_parent(_: int) -> None:
     """Let a worker end with its parent, which alone is to act on signals to the whole group."""
     for signum in (*ASKING_TO_END, FROM_A_LAUNCHER):

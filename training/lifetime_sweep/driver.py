@@ -13,6 +13,7 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from reuseloader.folder import FolderInUseError, close_folder, open_folder
 from training.arguments import parse
 from training.command import USER_ERRORS, after_sweep, again, fail, read
 from training.config import Config, ConfigError
@@ -37,6 +38,16 @@ def sweep_lifetimes(composed: DictConfig) -> float:
     """Run the sweep that a config asks for; end with exit code 1 where a run of it failed."""
     folder = Path(HydraConfig.get().runtime.output_dir).absolute()
     try:
+        lock = open_folder(folder)  # before anything is written
+    except FolderInUseError:
+        fail(
+            ConfigError(
+                f"hydra.run.dir must be used by one sweep at a time, but one is in {folder}"
+            )
+        )
+    except ValueError as error:
+        fail(ConfigError(f"hydra.run.{error}"))
+    try:
         errors = _sweep(folder, composed)
     except Exception as error:
         with suppress(OSError):  # an empty folder is left where the sweep did not begin
@@ -44,6 +55,9 @@ def sweep_lifetimes(composed: DictConfig) -> float:
         if isinstance(error, USER_ERRORS):
             fail(error)
         raise
+    finally:
+        if lock is not None:
+            close_folder(lock)
     for name, text in errors.items():
         print(f"error: {name} failed: {text}", file=sys.stderr)
     if errors:

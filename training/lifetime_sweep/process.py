@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from training.signals import ASKING_TO_END, Interrupted
+from training.signals import ASKING_TO_END, Interrupted, killed_with_parent
 from training.targets import PROJECT
 
 _PATIENCE_S = 30.0  # for a step, and a checkpoint after it
@@ -59,7 +59,11 @@ class FreshProcesses:
         command = [sys.executable, str(PROJECT / "train.py"), *arguments]
         with open(console, "ab") as output:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                preexec_fn=killed_with_parent(),
             )
         try:
             if self._received is not None:  # between the look before the start and now
