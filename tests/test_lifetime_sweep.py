@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 from histories import write_run
+from omegaconf import OmegaConf
 
 from training.checks import ConfigError
+from training.lifetime_sweep import driver
 from training.lifetime_sweep.book import Book
 from training.lifetime_sweep.serial import CONSOLE, Serial
 from training.options import SweepConfig
@@ -269,6 +273,27 @@ def test_a_run_that_another_process_works_on_is_left_alone(
     with pytest.raises(ConfigError, match=r"one sweep at a time, but process 7 is at work in"):
         book.make_room(job)
     assert (place / "status.json").exists()
+
+
+def test_a_second_sweep_in_a_folder_is_refused_before_it_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    runtime = SimpleNamespace(runtime=SimpleNamespace(output_dir=str(tmp_path)))
+    monkeypatch.setattr(driver.HydraConfig, "get", lambda: runtime)
+    first = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(first, fcntl.LOCK_EX)
+    with pytest.raises(SystemExit) as end:
+        driver.sweep_lifetimes(OmegaConf.create())
+    os.close(first)
+
+    assert end.value.code == 1
+    error = capsys.readouterr().err
+    assert error == (
+        "error: hydra.run.dir must be used by one sweep at a time, but one is at work in "
+        f"{tmp_path}\n"
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_plan_is_there_from_the_beginning_and_says_the_command(tmp_path: Path) -> None:

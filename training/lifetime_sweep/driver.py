@@ -37,16 +37,7 @@ def is_asked_for(composed: DictConfig) -> bool:
 def sweep_lifetimes(composed: DictConfig) -> float:
     """Run the sweep that a config asks for; end with exit code 1 where a run of it failed."""
     folder = Path(HydraConfig.get().runtime.output_dir).absolute()
-    try:
-        lock = open_folder(folder)  # before anything is written
-    except FolderInUseError:
-        fail(
-            ConfigError(
-                f"hydra.run.dir must be used by one sweep at a time, but one is in {folder}"
-            )
-        )
-    except ValueError as error:
-        fail(ConfigError(f"hydra.run.{error}"))
+    lock = _locked(folder)  # before anything is written
     try:
         errors = _sweep(folder, composed)
     except Exception as error:
@@ -64,6 +55,17 @@ def sweep_lifetimes(composed: DictConfig) -> float:
         print(f"to run what is missing: {_to_go_on(folder)}", file=sys.stderr)
         sys.exit(1)
     return math.nan
+
+
+def _locked(folder: Path) -> tuple[int, int] | None:
+    """Lock the folder of a sweep against another one; a user's error ends the process."""
+    try:
+        return open_folder(folder)
+    except FolderInUseError:
+        text = f"hydra.run.dir must be used by one sweep at a time, but one is at work in {folder}"
+        fail(ConfigError(text))
+    except ValueError as error:
+        fail(ConfigError(f"hydra.run.dir: {error}"))
 
 
 def _sweep(folder: Path, composed: DictConfig) -> dict[str, str]:
