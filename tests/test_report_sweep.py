@@ -349,6 +349,30 @@ def test_a_plan_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         read_sweep(folder)
 
 
+@pytest.mark.parametrize(
+    "plan", ['{"jobs": [{"folder": "0", "setting": "x"}]}', '{"jobs": [1]}', '{"jobs": 1}',
+             '{"jobs": [], "others": 3}']
+)  # fmt: skip
+def test_an_odd_plan_is_one_error(tmp_path: Path, plan: str) -> None:
+    folder = lifetimes(tmp_path).folder
+    (folder / PLAN).write_text(plan)
+    with pytest.raises(ConfigError, match=rf"^{folder / PLAN} cannot be read: "):
+        read_sweep(folder)
+
+
+def test_a_plan_without_others_and_a_run_with_an_odd_seed_leave_the_rest(tmp_path: Path) -> None:
+    folder = lifetimes(tmp_path, run3={"seed": "abc"}).folder
+    (folder / PLAN).write_text(
+        json.dumps({"jobs": [{"folder": n, "section": "", "setting": n} for n in "0123"],
+                    "others": None})
+    )  # fmt: skip
+    sweep = read_sweep(folder)
+
+    assert [setting.name for setting in sweep.first] == ["0", "1", "2"]
+    ((name, why),) = sweep.unfinished
+    assert name == "3" and "cannot be read" in why and "abc" in why
+
+
 def test_jobs_lie_in_the_folder_or_one_deeper_in_the_order_of_their_numbers(
     tmp_path: Path,
 ) -> None:

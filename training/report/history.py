@@ -141,6 +141,7 @@ def read_history(folder: Path) -> History:
             rows=[in_numbers(row) for row in read_metrics(folder)],
             num_val=_num_val(folder / "train.log"),
         )
+        _ = history.seed
         history.work()  # which looks at all that is computed with
         return history
     except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:

@@ -177,7 +177,15 @@ def _read_plan(folder: Path) -> dict[str, Any]:
         return {**_NO_PLAN}
     try:
         plan = json.loads(file.read_text(encoding="utf-8"))
-        return {**_NO_PLAN, **plan, "jobs": plan["jobs"]}
+        plan = {**_NO_PLAN, **plan, "jobs": plan["jobs"]}
+        for job in plan["jobs"]:
+            if not all(isinstance(job[name], str) for name in ("folder", "section", "setting")):
+                raise TypeError(f"a job must have a folder, section and setting, but got {job!r}")
+        for name in ("others", "notes"):
+            plan[name] = plan[name] or {}
+            if not isinstance(plan[name], dict):
+                raise TypeError(f"{name} must hold names and values, but got {plan[name]!r}")
+        return plan
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{file} cannot be read: {' '.join(str(error).split())}") from error
 
