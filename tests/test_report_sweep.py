@@ -373,6 +373,19 @@ def test_a_plan_without_others_and_a_run_with_an_odd_seed_leave_the_rest(tmp_pat
     assert name == "3" and "cannot be read" in why and "abc" in why
 
 
+def test_a_table_that_is_cut_or_holds_a_word_is_named_and_not_compared(tmp_path: Path) -> None:
+    folder = lifetimes(tmp_path).folder
+    cut, word = (folder / name / "metrics.csv" for name in "13")
+    cut.write_text(cut.read_text()[:-9])
+    word.write_text(word.read_text().replace(",0.9,", ",oops,").replace("0.9\n", "oops\n"))
+    sweep = read_sweep(folder)
+
+    assert [len(setting.runs) for setting in sweep.first] == [1, 1]
+    (one, why), (other, reason) = sweep.unfinished
+    assert (one, why, other) == ("1", "metrics.csv is cut", "3")
+    assert reason == "metrics.csv must hold numbers, but got val_accuracy='oops'"
+
+
 def test_jobs_lie_in_the_folder_or_one_deeper_in_the_order_of_their_numbers(
     tmp_path: Path,
 ) -> None:

@@ -31,6 +31,23 @@ def read_metrics(directory: Path) -> list[dict[str, str]]:
     return [row for row in table if None not in row.values() and row.get("epoch", "").isdigit()]
 
 
+def damage(directory: Path) -> str | None:
+    """Return what is wrong with the `metrics.csv` of a run that is done; None where nothing is."""
+    try:
+        text = (directory / "metrics.csv").read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+    if text and not text.endswith("\n"):
+        return "metrics.csv is cut"
+    for row in csv.DictReader(io.StringIO(text)):
+        if None in row or None in row.values():
+            return "metrics.csv has a row of another length"
+        for name, value in row.items():
+            if value and _number(value) is None:
+                return f"metrics.csv must hold numbers, but got {name}={value!r:.40}"
+    return None
+
+
 def in_numbers(row: dict[str, str]) -> dict[str, float | None]:
     """Return the values of a row as numbers; None where there is none."""
     return {name: _number(value) for name, value in row.items()}

@@ -15,6 +15,7 @@ from training.checks import ConfigError
 from training.report.history import History, is_run, read_history
 from training.report.settings import Setting, baseline_of
 from training.report.text import percent
+from training.tables import damage
 
 PLAN = "sweep.json"
 """File of a sweep's folder: which jobs it has, and what each is compared with."""
@@ -128,7 +129,10 @@ def read_sweep(folder: Path, target: float | None = None) -> Sweep:
 def _read(place: Path) -> History | str:
     """Return a run, or why it is none."""
     try:
-        return read_history(place) if is_run(place) else "left no record"
+        if not is_run(place):
+            return "left no record"
+        history = read_history(place)
+        return (damage(place) if history.status == "done" else None) or history
     except ConfigError as error:
         return str(error)
 
