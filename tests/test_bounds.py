@@ -148,10 +148,12 @@ def test_a_median_and_a_slow_end_are_shown() -> None:
 
 
 def test_the_conclusion_names_what_makes_compute_the_bound() -> None:
-    assert conclusion(BOUNDS) == (
+    typed = ["data.train.limit=500", "lifetime=3", "num_workers=1"]
+    assert conclusion(BOUNDS, typed) == (
         "Compute becomes the bound at lifetime=4 with num_workers=2: 1.9 times as fast an epoch "
         "as at lifetime 1. Whether the accuracy is kept, a sweep will say: "
-        "python train.py -m lifetime=1,2,4"
+        "python train.py sweep=lifetimes 'sweep.lifetimes=[1,2,4]' num_workers=2 "
+        "data.train.limit=500"
     )
     slow = replace(BOUNDS, costs=replace(COSTS, step_s=5.0))
     assert conclusion(slow) == (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 from training.bounds.measure import Bounds
 from training.bounds.passes import Times
@@ -10,6 +11,9 @@ from training.bounds.prediction import Prediction, choose, predict_all
 from training.report.text import table
 
 _TOGETHER = "times as slow beside training"
+
+
+_OF_THE_SWEEP = ("lifetime", "seed", "num_workers", "sweep", "sweep.lifetimes")
 
 
 def describe_bounds(bounds: Bounds, overrides: list[str]) -> str:
@@ -31,7 +35,7 @@ def describe_bounds(bounds: Bounds, overrides: list[str]) -> str:
         f"predicted seconds of an epoch after the first, {costs.num_samples:,} samples on "
         f"{costs.num_cores} cores",
         _predictions(predict_all(costs)),
-        conclusion(bounds),
+        conclusion(bounds, overrides),
         f"disk the cache will take   {_bytes(bounds.cache_bytes)}",
         f"command line to use        {command(choose(predict_all(costs)), overrides)}",
     ]
@@ -76,7 +80,7 @@ def _predictions(predictions: list[list[Prediction]]) -> str:
     return table(head, rows)
 
 
-def conclusion(bounds: Bounds) -> str:
+def conclusion(bounds: Bounds, overrides: Sequence[str] = ()) -> str:
     """Return in a sentence or two when compute becomes the bound."""
     predictions = predict_all(bounds.costs)
     best = choose(predictions)
@@ -88,7 +92,10 @@ def conclusion(bounds: Bounds) -> str:
     first = min(predictions[0], key=lambda one: one.epoch_s)
     gain = f"{first.epoch_s / best.epoch_s:.1f} times as fast an epoch as at lifetime 1"
     tried = sorted({1, best.lifetime} | {n for n in (2, 4, 8) if n < best.lifetime})
-    sweep = f"python train.py -m lifetime={','.join(map(str, tried))}"
+    kept = [word for word in overrides if word.partition("=")[0] not in _OF_THE_SWEEP]
+    lifetimes = f"sweep.lifetimes=[{','.join(map(str, tried))}]"
+    words = ["sweep=lifetimes", lifetimes, f"num_workers={best.num_workers}", *kept]
+    sweep = f"python train.py {shlex.join(words)}"
     accuracy = f"Whether the accuracy is kept, a sweep will say: {sweep}"
     if best.is_bound_by_compute:
         return (
