@@ -20,7 +20,7 @@ from training.bounds.picture import draw_bounds
 from training.bounds.prediction import choose, predict_all
 from training.bounds.steps import make_batch
 from training.bounds.text import command, conclusion, describe_bounds
-from training.config import load_config
+from training.config import ConfigError, load_config
 from training.curriculum import expand
 
 BOUNDS = Bounds(
@@ -134,6 +134,12 @@ def test_the_numbers_of_workers_are_powers_of_two_the_cores_and_the_users_own() 
     assert worker_counts(2, 2) == [1, 2]
     assert worker_counts(0, 1) == [0, 1]
     assert worker_counts(5, 12) == [1, 2, 4, 5, 8, 12]
+
+
+def test_data_of_which_nothing_can_be_timed_is_refused() -> None:
+    measure.check_counted(1, 3, 2)
+    with pytest.raises(ConfigError, match=r"^data.train must have more .* it has 1 for 2 workers"):
+        measure.check_counted(0, 1, 2)
 
 
 def test_a_median_and_a_slow_end_are_shown() -> None:

@@ -16,7 +16,7 @@ from reuseloader import FOREVER
 from training.bounds.passes import Times, read_times, timed, timed_pass, workers_memory
 from training.bounds.prediction import Costs, Input, Step, slowdown
 from training.bounds.steps import StepCosts, Steps
-from training.config import Config
+from training.config import Config, ConfigError
 from training.device import Preprocess, choose_device, set_up
 from training.loaders import Loaders, make_loaders
 from training.loop import Job, evaluate
@@ -50,6 +50,20 @@ class Bounds:
     batch_size: int
     warmup_s: float
     cache_bytes: int
+
+
+def check_counted(num_samples: int, num_train: int, num_workers: int) -> None:
+    """Refuse data of which nothing is left to be timed once every worker has made a batch.
+
+    Raises:
+        ConfigError: says how many samples there are.
+    """
+    if num_samples == 0:
+        raise ConfigError(
+            "data.train must have more samples than fill a batch for each worker, to be measured, "
+            f"but it has {num_train} for {num_workers} workers; use more samples, or a smaller "
+            "batch_size"
+        )
 
 
 class Bench:
@@ -162,6 +176,7 @@ class Bench:
         slow = max(1, min(batch_size, int(_BATCH_S / build_s)))  # where a batch takes long
         _, loaders = self.loaders(lifetime=1, num_workers=num_workers, batch_size=slow)
         built = timed_pass(loaders.train, side, _PART_S)
+        check_counted(built.num_samples, loaders.num_train, side)
         memory_bytes = workers_memory() if num_workers else 0
         built_beside_s = steps.beside(loaders.train, _PART_S)
         del loaders
@@ -175,6 +190,7 @@ class Bench:
             lifetime=FOREVER, num_workers=num_workers, batch_size=size, trainer=trainer
         )
         stored = timed_pass(loaders.train, side)
+        check_counted(stored.num_samples, loaders.num_train, side)
         reused = [timed_pass(loaders.train)]
         while sum(one.seconds for one in reused) < _PART_S / 2 and len(reused) < 20:
             reused.append(timed_pass(loaders.train))
