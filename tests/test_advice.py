@@ -19,6 +19,14 @@ def test_the_lifetime_named_is_the_smallest_that_leaves_no_waiting() -> None:
     assert advise(WORK) == "input-bound: 48 % of the time waiting; lifetime=3 would hide it"
 
 
+def test_the_first_batch_of_an_epoch_is_waited_for_at_every_lifetime() -> None:
+    work = replace(WORK, num_firsts=200)  # 28.8 s, of which lifetime 3 leaves a third
+    assert work.wait_at(3) == pytest.approx(9.6)
+    assert work.wait_at(6) == pytest.approx(4.8)
+    assert advise(work) == "input-bound: 48 % of the time waiting; lifetime=6 would hide it"
+    assert replace(work, num_firsts=10**6).wait_at(2) == 48  # no more than there was
+
+
 def test_what_is_spared_is_read_instead() -> None:
     work = replace(WORK, lifetime=2, built=500, reused=500, build_s=72, read_s=20, wait_s=30)
 

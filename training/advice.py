@@ -25,6 +25,8 @@ class Work:
         read_s: seconds in which samples were read, over all workers.
         num_cores: that training and workers share; None where training computes on a GPU.
         num_ranks: processes that train, each with workers of its own.
+        num_firsts: samples of all the first batches of the epochs, each of which one worker makes
+            while nothing else can be done.
     """
 
     lifetime: int
@@ -37,6 +39,7 @@ class Work:
     read_s: float = 0.0
     num_cores: int | None = None
     num_ranks: int = 1
+    num_firsts: int = 0
 
     @property
     def wait_share(self) -> float:
@@ -55,8 +58,9 @@ class Work:
         """Return the seconds of waiting that would be left at another lifetime.
 
         A worker is spared its share of the builds that fall away, and reads those samples
-        instead; that the rest of its work stays makes the answer a careful one. Without workers
-        the training process itself builds and reads, and waits for all of it.
+        instead; that the rest of its work stays makes the answer a careful one. The first batch
+        of an epoch is always waited for. Without workers the training process itself builds and
+        reads, and waits for all of it.
         """
         if self.built == 0:
             return self.wait_s
@@ -64,7 +68,9 @@ class Work:
         read_s = self.read_s / self.reused if self.reused else 0.0
         spared = self.built - (self.built + self.reused) / lifetime
         num_makers = self.num_ranks * max(1, self.num_workers)
-        return max(0.0, self.wait_s - spared * (build_s - read_s) / num_makers)
+        firsts_s = self.num_firsts * (build_s / lifetime + read_s * (1 - 1 / lifetime))
+        spared_s = spared * (build_s - read_s) / num_makers
+        return max(min(firsts_s, self.wait_s), self.wait_s - spared_s)
 
 
 def work_of(
@@ -73,12 +79,14 @@ def work_of(
     num_workers: int,
     num_cores: int | None,
     num_ranks: int = 1,
+    batch_size: int = 0,
 ) -> Work | None:
     """Return what the epochs of a run took that are like those to come: all but epoch 0.
 
     Args:
         rows: of metrics.csv, in numbers; None where there is none.
         lifetime, num_workers, num_cores, num_ranks: as in `Work`.
+        batch_size: samples of a batch; 0 where that is not known.
 
     Returns:
         None where no epoch ended, or its times were not written down.
@@ -101,6 +109,7 @@ def work_of(
         read_s=total("read_s"),
         num_cores=num_cores,
         num_ranks=num_ranks,
+        num_firsts=min(batch_size * len(rows), int(total("built", "reused"))),
     )
 
 

@@ -116,6 +116,8 @@ def report_end(run: Run, best: Best, rows: list[dict[str, Any]], device: torch.d
         log.info("best loss      %.4f in epoch %d", best.value, best.epoch)
     own, config = ranks(), run.config
     cores = num_cores() * own.num_nodes if device.type == "cpu" else None
-    work = work_of(rows, config.lifetime, config.num_workers, cores, own.world_size)
+    work = work_of(
+        rows, config.lifetime, config.num_workers, cores, own.world_size, config.batch_size
+    )
     if work is not None:
         log.info("time           %s", advise(work))

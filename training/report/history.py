@@ -102,7 +102,9 @@ class History:
         ranks = self.environment.get("ranks", {})
         cores = cores and cores * ranks.get("num_nodes", 1)
         workers = int(self.config.get("num_workers", 0))
-        return work_of(self.rows, self.lifetime, workers, cores, ranks.get("world_size", 1))
+        size, num_ranks = self.config.get("batch_size"), ranks.get("world_size", 1)
+        size = size if isinstance(size, int) else 0
+        return work_of(self.rows, self.lifetime, workers, cores, num_ranks, size)
 
     def phases(self) -> dict[str, list[float]]:
         """Return the seconds of each phase by epoch, of the phases that are written down."""

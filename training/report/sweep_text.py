@@ -92,7 +92,10 @@ def _gain(sweep: Sweep, setting: Setting) -> str:
 
 
 def _legend(sweep: Sweep) -> list[str]:
-    said = ["Accuracies are means over seeds, ± half the distance between the extremes."]
+    said = [
+        "Accuracies are means over seeds, ± half the distance between the extremes; in the "
+        "picture, bands reach from one extreme to the other, and a bar is a mean."
+    ]
     if not math.isnan(sweep.target):
         said.append(f"The target is {percent(sweep.target)} accuracy, {sweep.target_source}.")
     if sweep.doubts:

@@ -36,6 +36,8 @@ def verdict(sweep: Sweep) -> str:
     enough = [s for s in reached if pace[s.name] <= WORTH_IT * min(pace.values())]
     chosen = baseline if baseline in enough else min(enough, key=lambda s: s.lifetime)
     said = [_choice(sweep, baseline, chosen), _certainty(sweep, baseline, chosen)]
+    if chosen is not baseline and chosen.lifetime == max(s.lifetime for s in sweep.first):
+        said.append("Longer ones were not tried.")
     return " ".join([*filter(None, said), *_further(sweep, baseline, chosen)])
 
 
