@@ -10,7 +10,6 @@ import pytest
 from PIL import Image
 from runs import SMALL, compose_config
 from test_bounds_prediction import COSTS, ONE, TWO
-from test_remote import folder
 
 from training.bounds import __main__ as program
 from training.bounds import measure
@@ -117,6 +116,9 @@ def test_a_build_that_fails_leaves_nothing_behind(
 
 def test_of_a_set_that_grows_the_first_epoch_is_measured(quick: Path) -> None:
     pytest.importorskip("fsspec")
+    pytest.importorskip("aiohttp")
+    from test_remote import folder
+
     composed = compose_config(
         *("data=remote", f"data.url=file://{folder(quick / 'store')}", "data.num_classes=2"),
         *("data.image_size=16", "data.size={0: 3, 2: 8}", "lifetime=2"),
