@@ -220,7 +220,7 @@ def test_a_count_begins_at_one(composed: DictConfig, name: str, value: int) -> N
         ("augment.magnitude", [math.nan, math.inf, -math.inf], "a finite number"),
         ("trainer.mixup_alpha", [-0.1, math.nan, math.inf], "0 or larger"),
         ("data.mean", [[0.1], []], "as long as data.std (3 channels)"),
-        ("data.num_classes", [0, -1], "a positive integer"),
+        ("data.num_classes", [1, 0, -1], "at least 2"),
         ("loader.prefetch_factor", [0, -1], "a positive integer"),
         ("loader.multiprocessing_context", ["thread", ""], "null, fork, spawn or forkserver"),
         ("trainer.label_smoothing", [1.0, -0.1, float("nan")], "a number in [0, 1)"),
