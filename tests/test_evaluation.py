@@ -103,5 +103,7 @@ def test_the_checkpoint_of_another_model_is_refused_with_a_remedy(tmp_path: Path
 def test_a_file_of_weights_alone_is_no_checkpoint(tmp_path: Path) -> None:
     torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "weights.pt")
 
-    with pytest.raises(ConfigError, match=r"but got trainer.evaluate=.*: KeyError: 'model'$"):
+    with pytest.raises(
+        ConfigError, match=r"but got trainer.evaluate=.*: it lacks the entry model$"
+    ):
         load_weights(nn.Linear(2, 2), str(tmp_path / "weights.pt"), CPU)

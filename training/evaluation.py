@@ -72,8 +72,8 @@ def load_weights(model: nn.Module, path: str, device: torch.device) -> str:
     try:
         checkpoint = torch.load(path, map_location=device, weights_only=True)
         weights, ema, epoch = (checkpoint[name] for name in ("model", "ema", "epoch"))
-    except (LookupError, TypeError) as error:
-        raise ConfigError(f"{place}: it lacks what a checkpoint of a run holds") from error
+    except KeyError as error:
+        raise ConfigError(f"{place}: it lacks the entry {error.args[0]}") from error
     except Exception as error:  # whatever another program's file makes torch.load raise
         raise ConfigError(f"{place}: {why_unread(error)}") from error
     if ema is not None:
