@@ -89,7 +89,7 @@ def test_a_run_is_drawn_and_nothing_lies_on_anything(
     (figure,) = figures
 
     titles = [axes.get_title() for axes in panels(figure)]
-    assert titles[1].startswith("accuracy (ring: the best, ")
+    assert titles[1].startswith("accuracy")
     assert [titles[0], *titles[2:4]] == ["loss", "where the time went", "samples built and reused"]
     assert (len(titles) == 5) == ("curriculum" in RUNS[name])
     assert overlaps(figure) == []
