@@ -1,7 +1,7 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
-PYTEST := $(RUN) -m pytest --numprocesses 2 --dist worksteal
+PYTEST := $(RUN) -m pytest --numprocesses 2 --dist loadfile
 ARGS ?=
 
 .DEFAULT_GOAL := help

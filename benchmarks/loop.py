@@ -151,8 +151,9 @@ def seconds(turn: Turn, device: torch.device) -> tuple[float, float]:
 def compare(name: str, bare: list[float], template: list[float], num_steps: int) -> None:
     """Print a line: the milliseconds a step of both, and what the template adds."""
     added = [100 * (ours / theirs - 1) for ours, theirs in zip(template, bare, strict=True)]
-    low, middle, high = quantiles(added, n=4)
-    best = [1000 * quantiles(values, n=10)[0] / num_steps for values in (bare, template)]
+    low, middle, high = quantiles(added, n=4, method="inclusive")
+    tenths = [quantiles(values, n=10, method="inclusive")[0] for values in (bare, template)]
+    best = [1000 * value / num_steps for value in tenths]
     print(
         f"{name:5} bare {best[0]:.3f} ms  template {best[1]:.3f} ms a step  "
         f"added {100 * (best[1] / best[0] - 1):+.1f} %, "

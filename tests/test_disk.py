@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import resource
 from collections.abc import Iterator
@@ -136,8 +137,13 @@ def test_a_status_that_finds_no_room_does_not_hide_what_ended_the_run(tmp_path: 
 
 
 def test_a_full_disk_under_event_files_costs_them_one_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # What a run before this test left writes to a file, too, and one that is long already.
+    monkeypatch.setattr(logging.getLogger("training"), "handlers", [])
     (tmp_path / "config.yaml").write_text("seed: 1\n")
     with largest_file(2000), Trackers.of(tmp_path, TrackerConfig(tensorboard=True)) as trackers:
         for step in range(200):
