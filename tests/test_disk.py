@@ -144,6 +144,7 @@ def test_a_full_disk_under_event_files_costs_them_one_warning(
 ) -> None:
     # What a run before this test left writes to a file, too, and one that is long already.
     monkeypatch.setattr(logging.getLogger("training"), "handlers", [])
+    monkeypatch.setattr(logging.getLogger(), "handlers", [caplog.handler])
     (tmp_path / "config.yaml").write_text("seed: 1\n")
     with largest_file(2000), Trackers.of(tmp_path, TrackerConfig(tensorboard=True)) as trackers:
         for step in range(200):
