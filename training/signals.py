@@ -192,7 +192,7 @@ def leave_to_parent(_: int) -> None:
     """Let a worker end with its parent, which alone is to act on signals to the whole group."""
     for signum in (*ASKING_TO_END, FROM_A_LAUNCHER):
         signal.signal(signum, signal.SIG_IGN)
-    if sys.platform == "linux":
-        # After a kill of the parent a worker might wait forever for room in the pipe to it, and
-        # keep open what tells others, such as joblib, that the parent is gone.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # After a kill of the parent a worker might wait forever for room in the pipe to it, and keep
+    # open what tells others, such as joblib, that the parent is gone.
+    if (begin := killed_with_parent()) is not None:
+        begin()
