@@ -26,10 +26,10 @@ def main(composed: DictConfig) -> float:
         device = choose_device(run.config.device)
         set_up(run.config)
         model = make_model(run.config, device)
-        loaders = make_loaders(run, device, drop_single=has_batch_norm(model))
-        if run.config.trainer.evaluate is not None:
-            return evaluate_checkpoint(run, model, loaders, device)
-        return fit(run, model, loaders, device)
+        with make_loaders(run, device, drop_single=has_batch_norm(model)) as loaders:
+            if run.config.trainer.evaluate is not None:
+                return evaluate_checkpoint(run, model, loaders, device)
+            return fit(run, model, loaders, device)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
-import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,13 +13,7 @@ import torch
 from torch.utils.data import Dataset, default_collate
 
 from reuseloader.batches import BatchReader
-from reuseloader.folder import (
-    close_folder,
-    open_folder,
-    sample_name,
-    sample_path,
-    temporary_path,
-)
+from reuseloader.folder import sample_name, sample_path, temporary_path
 from reuseloader.messages import News, add_context, announce, call
 from reuseloader.policy import ReuseKey, ReusePolicy, check_integer
 from reuseloader.requests import EpochBatch, EpochIndex
@@ -31,16 +23,14 @@ from reuseloader.sharing import FolderUse
 from reuseloader.sizes import SizeTable
 from reuseloader.stats import ReuseStats
 from reuseloader.store import (
-    READERS,
     STALE,
-    DamagedFileError,
     Identity,
     Load,
     Save,
     UnstorableSampleError,
     check_pair,
     load_torch,
-    sample_of,
+    read_sample,
     save_torch,
 )
 from reuseloader.tensors import load_tensors
@@ -139,10 +129,6 @@ class ReuseDataset(Dataset[Any]):
         self._batches: BatchReader | None = None
         self._use = FolderUse(self.directory, (policy.seed, policy.lifetime, fingerprint), build)
         self.trace = Trace()
-        folder = open_folder(self.directory)
-        if folder is not None:
-            # Not at exit: the system unlocks then, and the order of destruction is not ours.
-            weakref.finalize(self, close_folder, folder).atexit = False
 
     def __len__(self) -> int:
         return self.sizes.at(int(self._epoch))
@@ -153,6 +139,7 @@ class ReuseDataset(Dataset[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the samples asked for next; running workers see it."""
+        self.check_open()
         self._epoch.fill_(check_integer("epoch", epoch, minimum=0))
         if self.policy.lifetime > 1:  # else nothing is stored
             self._use.begin()
@@ -161,9 +148,29 @@ class ReuseDataset(Dataset[Any]):
         """Return the stats of this process since the dataset was made or a loader took them."""
         return ReuseStats.from_tally(self._tally)
 
+    def close(self) -> None:
+        """Let another process use the folder, when no worker works in it any more.
+
+        A ``with`` block does it at its end; without either it happens when Python frees the
+        dataset. Nothing can be asked of it afterwards but its stats.
+        """
+        self._use.close()
+
+    def check_open(self) -> None:
+        """Raise a ValueError where the dataset is closed."""
+        self._use.check_open()
+
+    def __enter__(self) -> ReuseDataset:
+        self.check_open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def __getitem__(self, index: int | EpochIndex) -> Any:
         if isinstance(index, EpochIndex):  # the loader passes the news on
             return self._get_tagged(EpochBatch(index.epoch, [index.sample]))[0]
+        self.check_open()
         epoch = int(self._epoch)
         [checked] = self.sizes.check([index], epoch)
         sample = self._get(self.policy.key(checked, epoch))
@@ -243,7 +250,7 @@ class ReuseDataset(Dataset[Any]):
         path = self._prefix + sample_name(key.index)
         try:
             if row is None or self._batches is None:
-                sample, num_bytes = self._read_one(Path(path), identity)
+                sample, num_bytes = read_sample(Path(path), identity, self._load)
             else:
                 likely = key.epoch > key.first_epoch
                 sample, num_bytes = self._batches.read(path, identity.digest(), row, likely)
@@ -260,15 +267,6 @@ class ReuseDataset(Dataset[Any]):
             self._tally["read_bytes"] += num_bytes
             self.trace.add("read", key, start)
         return sample
-
-    def _read_one(self, path: Path, identity: Identity) -> tuple[Any, int]:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise DamagedFileError("it is no regular file")
-        reader = READERS.get(self._load)
-        if reader is not None:
-            return reader(path, identity), status.st_size
-        return sample_of(self._load(path), identity), status.st_size
 
     def _make(self, key: ReuseKey) -> tuple[Any, bool]:
         """Return a new sample, and whether it may be stored."""

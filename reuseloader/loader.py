@@ -86,6 +86,7 @@ class ReuseDataLoader(DataLoader[Any]):
         self._tally: Counter[str] = Counter()
         self._said_once = False
         self._persistent_pass: weakref.ref[Pass] | None = None
+        self._passes: list[weakref.ref[Pass]] = []  # that may be alive
         options = dict(dataloader_options)
         sampler = ToldSampler(
             self.policy,
@@ -179,6 +180,26 @@ class ReuseDataLoader(DataLoader[Any]):
         self._go_to(epoch, skip)
         self._current = position
 
+    def close(self) -> None:
+        """End the workers, and let another process use the folder.
+
+        A ``with`` block does it at its end; without either it happens when Python frees the loader
+        and its passes. Neither can be iterated afterwards.
+        """
+        try:
+            for reuse_pass in self._living_passes():
+                reuse_pass.close()
+        finally:
+            self._iterator = None  # torch's own, of persistent workers
+            self._dataset.close()
+
+    def __enter__(self) -> ReuseDataLoader:
+        self._dataset.check_open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def _go_to(self, epoch: int, skip: int = 0) -> None:
         """Set the epoch of the next pass, and how many batches it leaves out."""
         self._epoch, self._skip = epoch, skip
@@ -194,6 +215,7 @@ class ReuseDataLoader(DataLoader[Any]):
         return num // self.batch_size if self.drop_last else -(-num // self.batch_size)
 
     def __iter__(self) -> Pass:  # type: ignore[override]
+        self._dataset.check_open()
         if self._own_sampler.told is not None:
             self.set_epoch(self._own_sampler.told)
         self._current = Position(self._epoch, self._skip)
@@ -222,15 +244,21 @@ class ReuseDataLoader(DataLoader[Any]):
         return iterator
 
     def _pass(self, iterator: Any) -> Pass:
-        return Pass(
+        reuse_pass = Pass(
             iterator=iterator,
             position=self._current,
             tally=self._tally,
             length=self.num_batches,
             announce=self._announce,
             begin=self._begin,
+            check_open=self._dataset.check_open,
             in_workers=self.num_workers > 0,
         )
+        self._passes = [weakref.ref(one) for one in (*self._living_passes(), reuse_pass)]
+        return reuse_pass
+
+    def _living_passes(self) -> list[Pass]:
+        return [one for one in (ref() for ref in self._passes) if one is not None]
 
     def _begin(self, started: Pass) -> None:
         """Let a pass that is asked for the first time be of the epoch told after its start."""

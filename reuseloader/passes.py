@@ -51,6 +51,7 @@ class Pass(Iterator[Any]):
         length: gives the number of batches of an epoch.
         announce: shows messages to the user.
         begin: is told when this pass is asked for the first time.
+        check_open: raises a ValueError where the loader is closed.
         in_workers: whether other processes make the batches.
     """
 
@@ -60,6 +61,7 @@ class Pass(Iterator[Any]):
     length: Callable[[int], int]
     announce: Callable[[list[News]], None]
     begin: Callable[[Pass], None]
+    check_open: Callable[[], None]
     in_workers: bool
     finished: bool = False
 
@@ -71,6 +73,7 @@ class Pass(Iterator[Any]):
         return self.length(self.epoch)
 
     def __next__(self) -> Any:
+        self.check_open()
         if not self._is_begun:
             self._is_begun = True
             self.begin(self)
@@ -104,6 +107,15 @@ class Pass(Iterator[Any]):
         for worker in workers:
             worker.join(0.05)  # the system may be at it
         return [worker.pid for worker in workers if (worker.exitcode or 0) < 0]
+
+    def close(self) -> None:
+        """End the workers."""
+        workers = getattr(self.iterator, "_workers", [])  # these two are private to torch
+        getattr(self.iterator, "_shutdown_workers", lambda: None)()
+        for worker in workers:
+            worker.kill()  # one that is still at a build, which torch has asked to end
+            worker.join()
+        self.let_go()
 
     def let_go(self) -> None:
         """Give up the deliveries that are prepared."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import stat
 import struct
 import zlib
 from collections.abc import Callable
@@ -122,6 +123,21 @@ def sample_of(envelope: Any, identity: Identity) -> Any:
 
 READERS: dict[Load, Callable[[Path, Identity], Any]] = {load_torch: read_torch}
 """For a ``load`` of this library, a reader that finds out early that a file is stale."""
+
+
+def read_sample(path: Path, identity: Identity, load: Load) -> tuple[Any, int]:
+    """Return the sample in the file, or ``STALE``, and the bytes of the file.
+
+    Raises:
+        DamagedFileError: the file is not what ``save`` wrote.
+        OSError: the file cannot be read.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise DamagedFileError("it is no regular file")
+    reader = READERS.get(load)
+    sample = sample_of(load(path), identity) if reader is None else reader(path, identity)
+    return sample, status.st_size
 
 
 PAIRS: dict[Save, Load] = {save_torch: load_torch}

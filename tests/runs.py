@@ -91,7 +91,8 @@ def train(directory: Path, *overrides: str) -> list[dict[str, Any]]:
     with begin(directory, *overrides) as run:
         model, loaders, device = prepare(run)
         function = fit if run.config.trainer.evaluate is None else evaluate_checkpoint
-        function(run, model, loaders, device)
+        with loaders:
+            function(run, model, loaders, device)
     return rows(directory)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from runs import begin, prepare
 from torch.utils.data import DataLoader
 
 from reuseloader import ReuseKey, ReusePolicy
+from training.build import build_image
 from training.config import ConfigError
 from training.data.digits import Digits
 
@@ -73,6 +76,35 @@ def test_validation_is_prepared_once_for_the_whole_run(tmp_path: Path) -> None:
             assert (loaders.val.stats().built, loaders.val.stats().reused) == (0, 9)
             assert all(same(a, b) for a, b in zip(first, again, strict=True))
         assert sorted(path.name for path in run.cache.iterdir()) == ["train", "val"]
+
+
+def slow_image(key: ReuseKey, **parts: Any) -> Any:
+    """Build what takes longer than a test may."""
+    if key.epoch > 0:
+        Path(os.environ["AT_A_BUILD"]).touch()
+        time.sleep(60)
+    return build_image(key, **parts)
+
+
+def test_a_block_that_an_error_leaves_waits_for_no_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deadline: None
+) -> None:
+    # How long torch waits for a worker before it asks it to end: 5 s, for each.
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 60.0)
+    at_a_build = tmp_path / "building"
+    monkeypatch.setenv("AT_A_BUILD", str(at_a_build))
+    options = ["build._target_=test_loaders.slow_image", "num_workers=2", "lifetime=1"]
+    with pytest.raises(KeyError), begin(tmp_path / "run", *options) as run:
+        _, loaders, _ = prepare(run)
+        with loaders:
+            loaders.train.set_epoch(1)
+            running = iter(loaders.train)
+            while not at_a_build.exists():
+                time.sleep(0.01)
+            raise KeyError(str(running))
+    assert torch.multiprocessing.active_children() == []
+    with pytest.raises(ValueError, match="closed"):
+        next(running)
 
 
 def test_validation_is_not_augmented(tmp_path: Path) -> None:

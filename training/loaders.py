@@ -22,6 +22,7 @@ from training.fingerprint import fingerprint, project_code
 from training.records import Run
 from training.samples import check_signature, checked
 from training.sections import Node
+from training.signals import end_workers
 from training.sources import check_optional, sizes_of
 from training.targets import make, make_function
 from training.workers import start_worker
@@ -29,7 +30,7 @@ from training.workers import start_worker
 
 @dataclass(frozen=True, kw_only=True)
 class Loaders:
-    """The input of a run.
+    """The input of a run; as a context manager it ends with its block.
 
     Attributes:
         train, val: batches `{"image": uint8 N x C x H x W, "label": int64 N}`.
@@ -48,6 +49,19 @@ class Loaders:
     classes: list[str]
     facts: list[str]
     notes: list[str]
+
+    def close(self) -> None:
+        """End the workers, and let other processes use the folders of the samples."""
+        self.train.close()
+        self.val.close()
+
+    def __enter__(self) -> Loaders:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            end_workers()  # nothing waits for the samples that they are at
+        self.close()
 
     @property
     def num_first(self) -> int:

@@ -140,13 +140,14 @@ def end_children() -> None:
     _kill(active_children())
 
 
-def _end_workers() -> None:
+def end_workers() -> None:
+    """End the processes of loaders, wherever they are in preparing input."""
     _kill([child for child in active_children() if child.daemon])
 
 
 # Before multiprocessing's own exit, which asks workers to end by a signal that they ignore, and
 # then waits for them.
-Finalize(None, _end_workers, exitpriority=10)
+Finalize(None, end_workers, exitpriority=10)
 
 
 def _kill(children: list[BaseProcess]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -179,8 +178,7 @@ class Bench:
         check_counted(built.num_samples, loaders.num_train, side)
         memory_bytes = workers_memory() if num_workers else 0
         built_beside_s = steps.beside(loaders.train, _PART_S)
-        del loaders
-        gc.collect()  # ends the workers
+        loaders.close()
         # As many samples as are built in that time, in as many batches for each worker.
         num_samples = max(2 * slow * side, int(built.per_s * _PART_S))
         size = batch_size if num_samples >= 2 * batch_size * side else slow
@@ -216,6 +214,7 @@ class Bench:
             reading=slowdown(reused_beside_s, step.seconds(given, 0.0)),
         )
         files = list(islice((run.cache / "train").glob("*.pt"), 1000))
+        loaders.close()
         return given, _mean_bytes(run.cache / "train"), read_times(files)
 
 
