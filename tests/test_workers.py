@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +18,8 @@ from runs import begin, make_config, prepare
 from torch.utils.data import DataLoader
 
 from training import workers
-from training.workers import auto_workers, free_bytes, num_cores, start_worker
+from training.signals import ASKING_TO_END, FROM_A_LAUNCHER
+from training.workers import auto_workers, begin_pass, free_bytes, num_cores, start_worker
 
 GIB = 2**30
 
@@ -118,6 +123,31 @@ def drawn(seed: int) -> list[list[float]]:
         Draws(), num_workers=2, worker_init_fn=start_worker, generator=generator, batch_size=None
     )
     return [[float(value) for value in item] for item in loader]
+
+
+def test_a_pass_begins_with_signals_withheld_from_what_it_starts_and_from_nothing_else() -> None:
+    ask = "import signal; print(*map(int, signal.pthread_sigmask(signal.SIG_BLOCK, [])))"
+    received: list[int] = []
+
+    class Starting(list[int]):
+        num_workers, multiprocessing_context = 0, None
+
+        def __iter__(self) -> Any:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            out = subprocess.run([sys.executable, "-c", ask], stdout=subprocess.PIPE, check=True)
+            self.blocked = {int(number) for number in out.stdout.split()}
+            return super().__iter__()
+
+    starting = Starting([3])
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    previous = signal.signal(signal.SIGUSR1, lambda signum, _: received.append(signum))
+    try:
+        assert list(begin_pass(starting)) == [3]  # type: ignore[arg-type]
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+    assert {*ASKING_TO_END, FROM_A_LAUNCHER} <= starting.blocked
+    assert received == [signal.SIGUSR1]
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
 
 
 def test_global_generators_of_workers_differ_and_follow_from_the_seed() -> None:

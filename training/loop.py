@@ -45,6 +45,7 @@ from training.signals import Interrupted
 from training.state import State, evaluation_mode, make_state
 from training.timing import Clock
 from training.tracking import Trackers
+from training.workers import begin_pass
 
 log = logging.getLogger("training")
 
@@ -169,7 +170,7 @@ def windows_of(job: Job, epoch: int, first: int, last: int) -> Iterator[Iterator
         Interrupted: a signal came, and no batch is half used.
     """
     loader = job.loaders.train  # goes on with the batch `first`
-    taken = islice(loader, None if job.plan.limit is None else last - first)
+    taken = islice(begin_pass(loader), None if job.plan.limit is None else last - first)
     bar = progress_bar(taken, epoch, last - first)
     uses = repeat(to_device(bar, job.prepare.device, job.clock), job.plan.echo)
     signals, accumulate = job.run.signals, job.plan.accumulate
@@ -245,7 +246,7 @@ def evaluate(job: Job, model: nn.Module) -> Evaluation:
     """Measure a model on the validation data; nothing that training depends on changes."""
     loader = job.loaders.val
     meters = Meters(job.run.config.data.num_classes, job.prepare.device)
-    batches = mark_valid(islice(loader, job.plan.limit), loader.order, loader.epoch)
+    batches = mark_valid(islice(begin_pass(loader), job.plan.limit), loader.order, loader.epoch)
     on_device = to_device(batches, job.prepare.device, Clock())
     with aside(), evaluation_mode(model):
         for batch in job.run.signals.between(on_device, loader.num_workers > 0):

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing import active_children
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
@@ -187,6 +187,23 @@ def killed_with_parent() -> Callable[[], None] | None:
         return None
     prctl = ctypes.CDLL(None).prctl  # loaded before the fork, after which little is safe
     return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+@contextmanager
+def withheld_from_children() -> Iterator[None]:
+    """Let processes that are started in the block get no signal that asks to end, all their life.
+
+    `leave_to_parent` would come too late for those that are seconds at their imports. What this
+    process itself gets in the block, it gets at its end.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (*ASKING_TO_END, FROM_A_LAUNCHER))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def leave_to_parent(_: int) -> None:

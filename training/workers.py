@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
+from collections.abc import Iterator
+from multiprocessing import resource_tracker
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader
 
-from training.signals import leave_to_parent
+from training.signals import leave_to_parent, withheld_from_children
+
+T = TypeVar("T")
 
 _BYTES_A_WORKER = 2**30
 # Measured in a run on class folders (PNG, batches of 32 x 3 x 224 x 224, two ahead, torch 2.14,
@@ -90,6 +97,17 @@ def _numbers(file: Path, count: int) -> list[int | None]:
     numbers = [int(word) if word.lstrip("-").isdecimal() else None for word in words]
     found = [number if number is not None and number > 0 else None for number in numbers]
     return found + [None] * (count - len(found))
+
+
+def begin_pass(loader: DataLoader[T]) -> Iterator[T]:
+    """Return an iterator over a loader; signals that ask to end do not reach what it starts."""
+    context = loader.multiprocessing_context or multiprocessing.get_context()
+    if loader.num_workers > 0 and context.get_start_method() != "fork":
+        # A process that multiprocessing starts with the first worker, and in Python up to 3.12
+        # lets this one have the signals again.
+        resource_tracker.ensure_running()
+    with withheld_from_children():
+        return iter(loader)
 
 
 def start_worker(worker_id: int) -> None:

@@ -6,7 +6,9 @@ import gc
 import json
 import os
 import signal
+import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -210,6 +212,41 @@ def test_interrupting_ends_shortly_with_no_process_left(train: Trainer) -> None:
     assert list((run / "cache" / "train").iterdir())
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
+
+
+def programs_of(group: int) -> str:
+    """Return the command lines of the processes of a group."""
+    lines = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if os.getpgid(int(process.name)) == group:
+                lines.append((process / "cmdline").read_text())
+    return "".join(lines)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("context", "started"),
+    [("spawn", "spawn_main"), ("forkserver", "multiprocessing.forkserver import main")],
+)
+def test_interrupting_while_workers_are_at_their_imports_ends_as_well(
+    train: Trainer, signum: int, context: str, started: str
+) -> None:
+    options = [f"loader.multiprocessing_context={context}", "data.train.limit=400"]
+    process = train.start("num_workers=2", "epochs=2000", *options)
+    while started not in programs_of(process.pid):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    os.killpg(process.pid, signum)
+    out, err = process.communicate(timeout=120)
+    assert err.startswith(f"stopped by {signal.Signals(signum).name}; to go on: "), err
+    assert (process.returncode, err.count("\n"), "Traceback" in out) == (128 + signum, 1, False)
+    give_up = time.monotonic() + 30
+    while programs_of(process.pid) and time.monotonic() < give_up:
+        time.sleep(0.05)  # multiprocessing's own end when they notice that their parent has
+    assert programs_of(process.pid) == ""
 
 
 def test_a_bug_shows_its_traceback_and_marks_the_run_failed(train: Trainer) -> None:
