@@ -3,8 +3,10 @@
 from reuseloader.dataset import ReuseDataset
 from reuseloader.folder import FolderInUseError
 from reuseloader.loader import ReuseDataLoader
+from reuseloader.mixing import mix
 from reuseloader.order import EpochOrder
-from reuseloader.policy import FOREVER, ReuseKey, ReusePolicy, mix, permute
+from reuseloader.permutation import permute
+from reuseloader.policy import FOREVER, ReuseKey, ReusePolicy
 from reuseloader.residency import resident_share
 from reuseloader.sample import Substitute, seeded
 from reuseloader.sampler import ReuseSampler

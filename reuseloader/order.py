@@ -10,9 +10,11 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
+from reuseloader.checks import check_integer
+from reuseloader.mixing import TO_SHUFFLE_SHARE, mix
 from reuseloader.ownership import Deal, Round
 from reuseloader.permutation import Integers, permute_blocks, split
-from reuseloader.policy import TO_SHUFFLE_SHARE, ReusePolicy, check_integer, mix
+from reuseloader.policy import ReusePolicy
 from reuseloader.sizes import SizeTable
 
 _LARGEST_BLOCK = 2**62

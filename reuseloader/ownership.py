@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from reuseloader.mixing import TO_DEAL, mix, step_array
 from reuseloader.permutation import Integers, Keys, permute_each, split, unpermute_each
-from reuseloader.policy import TO_DEAL, _step_array, mix
 
 
 class _Group(NamedTuple):
@@ -85,7 +85,7 @@ class Deal:
         generation, passed = divmod(self.epoch, self.lifetime)
         bases = [mix(self.seed, TO_DEAL, self.start, generation + later) for later in (0, 1)]
         key = np.array(bases, dtype=np.uint64)[(phase >= self.lifetime - passed).astype(np.int64)]
-        return _step_array(key ^ phase.astype(np.uint64))
+        return step_array(key ^ phase.astype(np.uint64))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from reuseloader.policy import TO_KEEP, check_integer, check_share, mix
+from reuseloader.checks import check_integer, check_share
+from reuseloader.mixing import TO_KEEP, mix
 
 _BITS = 62  # of a hash; a limit has to fit into a signed integer
 _MOST_SORTED = 10**6  # indices, which take 1 s; of more, the law of large numbers is enough

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from reuseloader.policy import check_integer, mix
+from reuseloader.checks import check_integer
+from reuseloader.mixing import mix
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Sampler
 
+from reuseloader.checks import check_integer
 from reuseloader.order import EpochOrder
-from reuseloader.policy import ReusePolicy, check_integer
+from reuseloader.policy import ReusePolicy
 from reuseloader.requests import EpochBatch, EpochIndex
 from reuseloader.sizes import SizeTable
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import index as as_index
 
-from reuseloader.policy import check_integer
+from reuseloader.checks import check_integer
 
 
 @dataclass(frozen=True)

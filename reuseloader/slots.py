@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import pairwise
 
-from reuseloader.policy import TO_ASSIGN, check_integer, mix, permute
+from reuseloader.checks import check_integer
+from reuseloader.mixing import TO_ASSIGN, mix
+from reuseloader.permutation import permute
 from reuseloader.sizes import SizeTable
 
 

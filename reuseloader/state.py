@@ -5,9 +5,9 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from reuseloader.checks import check_integer
 from reuseloader.order import EpochOrder
 from reuseloader.passes import Position
-from reuseloader.policy import check_integer
 
 _VERSION = 3
 _REMEDIES = {"world_size": "; go on with as many ranks, or from the end of an epoch"}

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from reuseloader.checks import check_share
 from reuseloader.messages import call
-from reuseloader.policy import TO_VERIFY, ReuseKey, check_share, mix
+from reuseloader.mixing import TO_VERIFY, mix
+from reuseloader.policy import ReuseKey
 from reuseloader.sample import Substitute, compact
 
 _MAX_SHOWN = 100  # characters of a value in a message

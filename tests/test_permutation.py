@@ -126,3 +126,37 @@ def test_the_pinned_block_orders_never_change() -> None:
     for (size, block_size, key), expected in PINNED.items():
         start = permute_blocks(np.arange(len(expected)), size, block_size, key)
         assert start.tolist() == expected
+
+
+@pytest.mark.parametrize("size", [0, -3])
+def test_permute_refuses_an_empty_range(size: int) -> None:
+    for asked in (0, np.arange(0), np.arange(3)):
+        with pytest.raises(ValueError, match=f"size must be .*, but got size={size}"):
+            permute(asked, size, 1)
+
+
+# (size, key, permute of positions 0, 1, 2, size - 1): never to change, or runs stop repeating.
+PINNED_SHUFFLES = [
+    (1, 14645530513996943574, [0, 0, 0, 0]),
+    (2, 2604080180737993778, [1, 0, 1, 0]),
+    (5, 18335044709593569398, [4, 2, 0, 3]),
+    (64, 14645530513996943574, [8, 53, 62, 24]),
+    (256, 4113895726831893552, [14, 31, 77, 76]),
+    (257, 18335044709593569398, [194, 192, 28, 137]),
+    (1_000, 4385885210869834106, [207, 558, 575, 38]),
+    (60_000, 2065760409411080217, [53658, 53346, 40489, 30155]),
+    (65_537, 2065760409411080217, [35282, 43919, 15039, 3430]),
+    (2**32 + 1, 18335044709593569398, [391870153, 1446007744, 2995161446, 2582394838]),
+    (
+        2**62,
+        4113895726831893552,
+        [2494140163752034775, 2014673003220943056, 2204601911178195907, 3931145322909727347],
+    ),
+]
+
+
+def test_the_pinned_permutations_never_change() -> None:
+    for size, key, expected in PINNED_SHUFFLES:
+        positions = [0, 1 % size, 2 % size, size - 1]
+        assert [permute(position, size, key) for position in positions] == expected
+        assert permute(np.array(positions), size, key).tolist() == expected

@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from reuseloader.mixing import TO_SEED_RANKS, mix
 from reuseloader.order import EpochOrder
-from reuseloader.policy import TO_SEED_RANKS, mix
 from training.distributed import ranks, total
 
 Batch = dict[str, Any]
