@@ -10,6 +10,7 @@ import re
 import sys
 import time
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,16 @@ _RANK_WAIT_S = 60.0  # while another rank of the job sweeps; a folder of 10^6 fi
 
 
 class FolderInUseError(RuntimeError):
-    """Another process works in the folder."""
+    """Another process works in the folder.
+
+    Args:
+        message: what is said.
+        holders: numbers of the processes that do, where they are known.
+    """
+
+    def __init__(self, message: str, holders: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.holders = list(holders)
 
 
 def sample_name(index: int) -> str:
@@ -130,11 +140,11 @@ def _lock(directory: Path, name: tuple[int, int]) -> int | None:
             if not (_is_rank() and all(map(_is_rank_of_this_job, holders))) or (
                 time.monotonic() > give_up
             ):
-                raise FolderInUseError(_in_use(directory, holders))
+                raise FolderInUseError(_in_use(directory, holders), holders)
             time.sleep(0.01)
         strangers = [pid for pid in _holders(name) if not _is_rank_of_this_job(pid)]
         if strangers:
-            raise FolderInUseError(_in_use(directory, strangers))
+            raise FolderInUseError(_in_use(directory, strangers), strangers)
     except FolderInUseError:
         os.close(descriptor)
         raise

@@ -24,9 +24,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def start(*arguments: str) -> Path:
+    """Start a sweep and end it at once; return its folder."""
+    with launch(parse(["-m", *arguments])) as (_, sweep):
+        return sweep
+
+
 def test_the_jobs_share_a_folder_and_a_copy_of_conf(here: Path) -> None:
-    given, sweep = launch(parse(["-m", "lifetime=1,2", "hydra.sweep.dir=it"]))
-    copy = Path(given.config_path)
+    with launch(parse(["-m", "lifetime=1,2", "hydra.sweep.dir=it"])) as (given, sweep):
+        copy = Path(given.config_path)
     assert sweep == here / "it"
     assert copy.is_relative_to(sweep)
     assert {file.relative_to(CONF) for file in CONF.rglob("*.yaml")} == {
@@ -38,7 +44,7 @@ def test_the_jobs_share_a_folder_and_a_copy_of_conf(here: Path) -> None:
 
 
 def test_a_sweep_without_a_name_gets_a_new_folder(here: Path) -> None:
-    first, second = (launch(parse(["-m", "lifetime=1,2"]))[1] for _ in range(2))
+    first, second = start("lifetime=1,2"), start("lifetime=1,2")
     assert first != second
     assert first.parent.parent == here / "multirun"
 
@@ -47,7 +53,8 @@ def test_files_of_the_users_own_are_copied_too(here: Path) -> None:
     shutil.copytree(CONF, here / "mine")
     config = (here / "mine" / "config.yaml").read_text()
     (here / "mine" / "config.yaml").write_text(config.replace("dir: multirun/", "dir: there/"))
-    given, sweep = launch(parse(["-m", "--config-path", str(here / "mine"), "seed=1,2"]))
+    with launch(parse(["-m", "--config-path", str(here / "mine"), "seed=1,2"])) as started:
+        given, sweep = started
     assert sweep.is_relative_to(here / "there")
     assert "dir: there/" in (Path(given.config_path) / "config.yaml").read_text()
 
@@ -66,7 +73,7 @@ def test_a_sweep_of_which_no_job_can_run_is_refused_before_the_first(
     here: Path, arguments: list[str], text: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        launch(parse(["-m", *arguments]))
+        start(*arguments)
     assert str(caught.value).startswith(text)
     assert list(here.iterdir()) == []
 
@@ -81,13 +88,12 @@ def test_a_sweep_of_which_no_job_can_run_is_refused_before_the_first(
     ],
 )
 def test_a_sweep_of_which_a_job_may_run_is_started(here: Path, arguments: list[str]) -> None:
-    _, sweep = launch(parse(["-m", *arguments]))
-    assert sweep.is_dir()
+    assert start(*arguments).is_dir()
 
 
 def test_a_key_that_no_job_knows_is_refused(here: Path) -> None:
     with pytest.raises(HydraException, match="Could not override 'lifetme'"):
-        launch(parse(["-m", "lifetme=1,2"]))
+        start("lifetme=1,2")
     assert list(here.iterdir()) == []
 
 
@@ -98,7 +104,7 @@ def test_a_launcher_that_is_not_installed_is_named_with_its_extra(
     for choice, extra in EXTRAS.items():
         if choice.startswith("hydra/launcher"):
             with pytest.raises(ConfigError) as caught:
-                launch(parse(["-m", choice, "lifetime=1,2"]))
+                start(choice, "lifetime=1,2")
             expected = (
                 f"{choice} needs packages that are not installed: pip install -e '.[{extra}]'"
             )
@@ -116,9 +122,9 @@ def test_the_processes_of_a_launcher_find_the_project(
 ) -> None:
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: True)
     monkeypatch.setenv("PYTHONPATH", "/mine")
-    launch(parse(["-m", "lifetime=1,2"]))
+    start("lifetime=1,2")
     assert os.environ["PYTHONPATH"] == "/mine"
-    launch(parse(["-m", "hydra/launcher=joblib", "lifetime=1,2"]))
+    start("hydra/launcher=joblib", "lifetime=1,2")
     assert os.environ["PYTHONPATH"].split(os.pathsep) == [str(CONF.parent), "/mine"]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import multiprocessing
 import os
 import platform
 import subprocess
@@ -21,12 +23,19 @@ from training.sweeps import (
     find_done,
     forget_failure,
     free,
+    hold,
     note_failure,
     place,
     start,
     sweep_of,
 )
 
+HOLDER = """
+import fcntl, os, sys
+fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)
+print("held", flush=True)
+input()
+"""
 TYPED = ["lifetime=2", "seed=1"]
 
 
@@ -93,24 +102,62 @@ def test_a_second_sweep_in_the_folder_of_one_that_runs_is_refused_and_changes_no
     sweep: Path,
 ) -> None:
     begin(sweep)
-    note_failure(sweep, Failure(job="1", overrides=TYPED, error="bad"))
-    file = sweep / ".sweep" / "process.json"
-    with subprocess.Popen(["sleep", "600"]) as process:
-        file.write_text(json.dumps(json.loads(file.read_text()) | {"pid": process.pid}))
-        before = {path: path.stat().st_mtime_ns for path in sweep.rglob("*")}
+    before = {path: path.stat().st_mtime_ns for path in sweep.rglob("*")}
+    command = [sys.executable, "-c", HOLDER, str(sweep)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"held\n"
         text = rf"^hydra\.run\.dir must be used by one sweep at a time, .* {process.pid} is at work"
-        with pytest.raises(ConfigError, match=text):
-            start(sweep, conf(sweep.parent, other="b: 1\n"), "hydra.run.dir")
+        with pytest.raises(ConfigError, match=text), hold(sweep, "hydra.run.dir"):
+            pass
         assert before == {path: path.stat().st_mtime_ns for path in sweep.rglob("*")}
         process.kill()
+    with hold(sweep):
+        pass
+
+
+def test_a_job_in_a_process_of_its_own_keeps_no_sweep_out_when_its_launcher_is_gone(
+    sweep: Path,
+) -> None:
+    with hold(sweep):
+        fork = multiprocessing.get_context("fork")
+        began = fork.Event()
+        forked = fork.Process(target=lambda: (began.set(), time.sleep(600)))
+        forked.start()
+        assert began.wait(20)
+        started = subprocess.Popen(["sleep", "600"])
+    try:
+        descriptor = os.open(sweep, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(descriptor)
+    finally:
+        for process in (forked, started):
+            process.kill()
+        forked.join()
+        started.wait()
+
+
+def test_a_folder_in_which_a_sweep_did_not_begin_is_removed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError), hold(tmp_path / "a" / "sweep"):
+        raise ConfigError("a must be 1, but got a=2")
+    assert list((tmp_path / "a").iterdir()) == []
+
+
+@pytest.mark.parametrize("key", ["hydra.sweep.dir", "hydra.run.dir"])
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, key: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError) as caught, hold(tmp_path / "file" / "sweep", key):
+        pass
+    place = tmp_path / "file" / "sweep"
+    assert str(caught.value) == (
+        f"{key} must be a folder that can be made: [Errno 20] Not a directory: '{place}'"
+    )
+
+
+def test_of_an_earlier_start_no_failure_is_left(sweep: Path) -> None:
+    begin(sweep)
+    note_failure(sweep, Failure(job="1", overrides=TYPED, error="bad"))
     begin(sweep)
     assert failures(sweep) == []
-
-
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"^hydra\.sweep\.dir must be a folder that can be made"):
-        start(tmp_path / "file" / "sweep", conf(tmp_path))
 
 
 @pytest.mark.parametrize("place_of_it", ["0", "3"])

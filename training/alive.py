@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,6 @@ def is_alive(status: dict[str, Any]) -> bool:
     except OSError:
         return False
     return not _is_another(pid, status.get("time"))
-
-
-def own_status() -> dict[str, Any]:
-    """Return what others need to know of this process, as `is_alive` reads it."""
-    time = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"status": "running", "host": platform.node(), "pid": os.getpid(), "time": time}
 
 
 def refuse_alive(run: Path) -> None:

@@ -167,12 +167,12 @@ def _run_main(main: Callable[[], Any]) -> None:
             given = parse(_for_hydra(words))
             refuse_sweep(given)
             if is_sweep(given):
-                given, sweep = launch(given)
+                with launch(given) as (given, sweep):
+                    sys.argv[1:] = join(given)
+                    _run_sweep(main, line, sweep)
+                return
             sys.argv[1:] = join(given)
-        if sweep is None:
-            main()
-        else:
-            _run_sweep(main, line, sweep)
+        main()
     except KeyboardInterrupt as error:
         end_children()
         traceback.clear_frames(error.__traceback__)  # lets go of the loaders

@@ -6,6 +6,8 @@ import argparse
 import importlib.util
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 
@@ -21,7 +23,7 @@ from training.config import load_config
 from training.explain import CONF, EXTRAS, not_installed
 from training.options import MONITORS
 from training.recorded import quoted
-from training.sweeps import start
+from training.sweeps import hold, start
 from training.targets import PROJECT
 
 # conf/hydra/launcher has files of the plugins' own names, so that hydra/launcher=joblib is ours.
@@ -49,11 +51,16 @@ _SEARCH = {"hydra/sweeper=optuna": "hydra/sweeper=search"}
 sweeper's own name."""
 
 
-def launch(given: argparse.Namespace) -> tuple[argparse.Namespace, Path]:
-    """Prepare a sweep; return the arguments that Hydra takes for it, and its folder.
+@contextmanager
+def launch(given: argparse.Namespace) -> Iterator[tuple[argparse.Namespace, Path]]:
+    """Prepare a sweep, and keep others out of its folder until the block ends.
+
+    Yields:
+        The arguments that Hydra takes for it, and its folder.
 
     Raises:
-        ConfigError: no job of it can run, or its folder cannot be written.
+        ConfigError: no job of it can run, its folder cannot be written, or another sweep is at work
+            in it.
     """
     given = argparse.Namespace(**vars(given))
     given.overrides = [_SEARCH.get(word, word) for word in given.overrides]
@@ -72,9 +79,10 @@ def launch(given: argparse.Namespace) -> tuple[argparse.Namespace, Path]:
     HydraConfig.instance().set_config(composed)
     sweep = Path(str(composed.hydra.sweep.dir)).absolute()
     HydraConfig.instance().cfg = None
-    given.config_path = str(start(sweep, conf_of(given)))
     given.overrides.append(f"hydra.sweep.dir={quoted(sweep)}")
-    return given, sweep
+    with hold(sweep):
+        given.config_path = str(start(sweep, conf_of(given)))
+        yield given, sweep
 
 
 def refuse_lifetimes(composed: DictConfig) -> None:

@@ -11,20 +11,21 @@ import json
 import math
 import os
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from training.alive import is_alive, own_status
+from reuseloader.folder import FolderInUseError, close_folder, open_folder
+from training.alive import is_alive
 from training.checks import ConfigError
 from training.metrics import monitored
 from training.options import MONITORS
 from training.state import Best
-from training.tables import read_json, read_metrics
+from training.tables import read_metrics
 
 _STARTED = Path(".sweep", "started")
-_AT_WORK = Path(".sweep", "process.json")
 _CONF = Path(".sweep", "conf")
 _FAILED = Path(".sweep", "failed")
 _EARLIER = Path(".sweep", "earlier")
@@ -43,11 +44,45 @@ class Failure:
     error: str
 
 
-def start(sweep: Path, conf: Path, key: str = "hydra.sweep.dir") -> Path:
-    """Begin a sweep in a folder, which may hold what an earlier start of it has done.
+@contextmanager
+def hold(sweep: Path, key: str = "hydra.sweep.dir") -> Iterator[None]:
+    """Keep other sweeps out of a folder until the block ends, or the process in whatever way.
+
+    The lock is the system's, on the folder itself; where there is none, a warning says so. Nothing
+    is left of a folder in which the block wrote nothing before an error.
 
     Args:
         sweep: the folder; made where it is not there.
+        key: that names the folder in the config.
+
+    Raises:
+        ConfigError: the folder cannot be written, or another sweep is at work in it.
+    """
+    try:
+        lock = open_folder(sweep)
+    except FolderInUseError as error:
+        who = f"process {error.holders[0]}" if error.holders else "one"
+        raise ConfigError(
+            f"{key} must be used by one sweep at a time, but {who} is at work in {sweep}"
+        ) from error
+    except ValueError as error:
+        raise ConfigError(f"{key} must be a folder that can be made: {error.__cause__}") from error
+    try:
+        yield
+    except Exception:
+        with suppress(OSError):
+            sweep.rmdir()
+        raise
+    finally:
+        if lock is not None:
+            close_folder(lock)
+
+
+def start(sweep: Path, conf: Path, key: str = "hydra.sweep.dir") -> Path:
+    """Begin a sweep in a folder that is held, and may hold what an earlier start of it has done.
+
+    Args:
+        sweep: the folder.
         conf: the files that the jobs are composed from.
         key: that names the folder in the config.
 
@@ -55,20 +90,13 @@ def start(sweep: Path, conf: Path, key: str = "hydra.sweep.dir") -> Path:
         A copy of `conf`: what is edited from now on changes no job that is still waiting.
 
     Raises:
-        ConfigError: the folder cannot be written, or another sweep is at work in it.
+        ConfigError: the folder cannot be written.
     """
-    at_work = read_json(sweep / _AT_WORK)
-    if is_alive(at_work):
-        raise ConfigError(
-            f"{key} must be used by one sweep at a time, but process {at_work['pid']} is at work "
-            f"in {sweep}"
-        )
     try:
         copy = _snapshot(conf, sweep / _CONF)
         shutil.rmtree(sweep / _FAILED, ignore_errors=True)
         (sweep / _FAILED).mkdir()
         (sweep / _STARTED).write_text("The time of this file is when the sweep was started.\n")
-        (sweep / _AT_WORK).write_text(json.dumps(own_status()) + "\n", encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{key} must be a folder that can be made: {error}") from error
     return copy

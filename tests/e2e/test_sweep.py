@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import signal
+import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -201,6 +202,29 @@ def test_an_interrupted_job_goes_on_to_the_same_last_bit(
     assert again.out.count("going on from") == 1
     alone = train.here("lifetime=2", "augment=none")
     assert without_times(train.folder / "it" / "1") == without_times(alone.run)
+
+
+@pytest.mark.slow
+def test_a_folder_belongs_to_one_sweep_at_a_time_until_its_process_is_killed(
+    train: Trainer,
+) -> None:
+    place = f"hydra.sweep.dir={train.folder / 'it'}"
+    first = train.start("-m", "seed=0,1", "epochs=900", place)
+    while not (train.folder / "it" / "0" / "metrics.csv").exists():
+        assert first.poll() is None, first.communicate()
+        time.sleep(0.05)
+    second = train.here("-m", "seed=0,1", place, *TINY)
+    assert (second.code, second.err) == (
+        1,
+        "error: hydra.sweep.dir must be used by one sweep at a time, but process "
+        f"{first.pid} is at work in {train.folder / 'it'}\n",
+    )
+    compared = train.here("sweep.lifetimes=[1,2]", f"hydra.run.dir={train.folder / 'it'}", *TINY)
+    start = f"error: hydra.run.dir must be used by one sweep at a time, but process {first.pid} is"
+    assert compared.code == 1 and compared.err.startswith(start)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.communicate()
+    assert train.here("-m", "seed=0,1", place, *TINY).code == 0
 
 
 def test_files_that_are_edited_while_jobs_wait_change_none_of_them(

@@ -6,14 +6,12 @@ import math
 import shlex
 import sys
 from argparse import Namespace
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from reuseloader.folder import FolderInUseError, close_folder, open_folder
 from training.arguments import parse
 from training.command import USER_ERRORS, after_sweep, again, fail, read
 from training.config import Config, ConfigError
@@ -25,7 +23,9 @@ from training.lifetime_sweep.serial import Serial
 from training.options import SweepConfig
 from training.redaction import Redaction
 from training.signals import Interrupted
-from training.sweeps import start
+from training.sweeps import hold, start
+
+_KEY = "hydra.run.dir"  # names the folder of the sweep
 
 
 def is_asked_for(composed: DictConfig) -> bool:
@@ -37,35 +37,17 @@ def is_asked_for(composed: DictConfig) -> bool:
 def sweep_lifetimes(composed: DictConfig) -> float:
     """Run the sweep that a config asks for; end with exit code 1 where a run of it failed."""
     folder = Path(HydraConfig.get().runtime.output_dir).absolute()
-    lock = _locked(folder)  # before anything is written
     try:
-        errors = _sweep(folder, composed)
-    except Exception as error:
-        with suppress(OSError):  # an empty folder is left where the sweep did not begin
-            folder.rmdir()
-        if isinstance(error, USER_ERRORS):
-            fail(error)
-        raise
-    finally:
-        if lock is not None:
-            close_folder(lock)
+        with hold(folder, _KEY):
+            errors = _sweep(folder, composed)
+    except USER_ERRORS as error:
+        fail(error)
     for name, text in errors.items():
         print(f"error: {name} failed: {text}", file=sys.stderr)
     if errors:
         print(f"to run what is missing: {_to_go_on(folder)}", file=sys.stderr)
         sys.exit(1)
     return math.nan
-
-
-def _locked(folder: Path) -> tuple[int, int] | None:
-    """Lock the folder of a sweep against another one; a user's error ends the process."""
-    try:
-        return open_folder(folder)
-    except FolderInUseError:
-        text = f"hydra.run.dir must be used by one sweep at a time, but one is at work in {folder}"
-        fail(ConfigError(text))
-    except ValueError as error:
-        fail(ConfigError(f"hydra.run.dir: {error}"))
 
 
 def _sweep(folder: Path, composed: DictConfig) -> dict[str, str]:
@@ -90,7 +72,7 @@ def _sweep(folder: Path, composed: DictConfig) -> dict[str, str]:
 
 
 def _to_go_on(folder: Path) -> str:
-    return again(sys.argv[1:], folder, "hydra.run.dir")
+    return again(sys.argv[1:], folder, _KEY)
 
 
 def _check(config: Config, overrides: list[str]) -> None:
@@ -127,7 +109,7 @@ def _sweep_of(config: Config) -> SweepConfig:
 
 def _shared(folder: Path, given: Namespace) -> list[str]:
     """Return what all runs have in common: what was typed, without what is about the sweep."""
-    options = [f"--config-path={start(folder, conf_of(given), 'hydra.run.dir')}"]
+    options = [f"--config-path={start(folder, conf_of(given), _KEY)}"]
     for name in ("config_name", "config_dir"):
         if (value := getattr(given, name)) is not None:
             options.append(f"--{name.replace('_', '-')}={value}")
@@ -135,7 +117,7 @@ def _shared(folder: Path, given: Namespace) -> list[str]:
         word
         for word in given.overrides
         if word.lstrip("+~").partition("=")[0].partition(".")[0] != "sweep"
-        and not word.startswith("hydra.run.dir=")
+        and not word.startswith(f"{_KEY}=")
     ]
     chosen = ["sweep=none"] if "sweep" in HydraConfig.get().runtime.choices else []
     return [*options, *words, *chosen, "sweep.lifetimes=null"]
