@@ -77,7 +77,7 @@ def test_what_is_private_is_no_target(path: str) -> None:
         make({"_target_": path}, "model")
 
 
-@pytest.mark.parametrize("path", ["tests.conftest.Process", "benchmarks.faults.lost_folders"])
+@pytest.mark.parametrize("path", ["tests.conftest.Process", "benchmarks.faults.disks.lost_folders"])
 def test_tests_and_benchmarks_of_the_project_are_no_targets(path: str) -> None:
     with pytest.raises(ConfigError, match=r"^model\._target_ must (lie|exist)"):
         make({"_target_": path}, "model")
