@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -15,7 +17,10 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from reuseloader import ReuseKey, ReusePolicy
+from reuseloader import ReuseDataLoader, ReuseDataset, ReuseKey, ReusePolicy
+
+SIZE, BATCH = 10, 3
+POLICY = ReusePolicy(3, seed=7)
 
 
 class Pair(NamedTuple):
@@ -153,3 +158,54 @@ def counts_of(size: int, lifetime: int, epoch: int) -> tuple[int, int, int]:
     uses = [(epoch + index % lifetime) % lifetime for index in range(size)]
     built = [use for use in uses if use == 0 or epoch == 0]
     return len(built), size - len(built), sum(use < lifetime - 1 for use in built)
+
+
+def open_dataset(folder: Path, lifetime: int = 3, **options: Any) -> ReuseDataset:
+    """A data set of SIZE samples that draw builds, where the options say nothing else."""
+    build = options.pop("build", draw)
+    policy = ReusePolicy(lifetime, seed=options.pop("seed", POLICY.seed))
+    return ReuseDataset(build, options.pop("size", SIZE), folder, policy, **options)
+
+
+def open_loader(folder: Path, **options: Any) -> ReuseDataLoader:
+    """A loader of SIZE samples by POLICY, shuffled, where the options say nothing else."""
+    defaults = {
+        **{"lifetime": POLICY.lifetime, "seed": POLICY.seed, "shuffle": True},
+        **{"batch_size": BATCH, "finish": freshen},
+    }
+    options = {**defaults, **options}
+    return ReuseDataLoader(options.pop("build", draw), SIZE, folder, **options)
+
+
+def expected(epoch: int, policy: ReusePolicy = POLICY, shuffle: bool = True) -> list[Any]:
+    """The batches of such a loader."""
+    return batches_of(policy, SIZE, epoch, BATCH, shuffle)
+
+
+def read(dataset: ReuseDataset, epoch: int) -> list[Any]:
+    """All samples of an epoch."""
+    dataset.set_epoch(epoch)
+    return [dataset[index] for index in range(len(dataset))]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def told(error: BaseException) -> str:
+    return "".join(traceback.format_exception_only(error))
+
+
+def check_told(error: BaseException, index: int, epoch: int, generation: int) -> None:
+    for name, value in {"index": index, "epoch": epoch, "generation": generation}.items():
+        assert re.search(rf"{name}\W{{0,3}}{value}\b", told(error)), told(error)
+
+
+def refuse_renames(monkeypatch: Any) -> None:
+    """Let no file take the place of another."""
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    for name in ("replace", "rename", "link"):
+        monkeypatch.setattr(f"os.{name}", refuse)

@@ -9,34 +9,21 @@ import numpy as np
 import pytest
 import torch
 from builds import (
+    SIZE,
     batches_of,
     counts_of,
     draw,
     freshen,
+    names,
     number,
+    open_dataset,
+    read,
     same,
     samples_of,
 )
 from torch.utils.data import DataLoader
 
-from reuseloader import ReuseDataset, ReuseKey, ReusePolicy
-
-SIZE = 10
-
-
-def open_dataset(folder: Path, lifetime: int = 3, **options: Any) -> ReuseDataset:
-    build = options.pop("build", draw)
-    policy = ReusePolicy(lifetime, seed=options.pop("seed", 7))
-    return ReuseDataset(build, options.pop("size", SIZE), folder, policy, **options)
-
-
-def read(dataset: ReuseDataset, epoch: int) -> list[Any]:
-    dataset.set_epoch(epoch)
-    return [dataset[index] for index in range(len(dataset))]
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+from reuseloader import ReuseKey
 
 
 @pytest.mark.parametrize("lifetime", [1, 2, 3, 20])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import resource
 import shutil
-import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -13,36 +11,23 @@ from typing import Any
 
 import pytest
 import torch
-from builds import FailAt, bad_pixels, disk_full, draw, same, stop, two_arguments, write_nothing
-
-from reuseloader import ReuseDataset, ReusePolicy
-
-SIZE = 10
-
-
-def open_dataset(folder: Path, lifetime: int = 3, **options: Any) -> ReuseDataset:
-    build = options.pop("build", draw)
-    policy = ReusePolicy(lifetime, seed=options.pop("seed", 7))
-    return ReuseDataset(build, options.pop("size", SIZE), folder, policy, **options)
-
-
-def read(dataset: ReuseDataset, epoch: int) -> list[Any]:
-    dataset.set_epoch(epoch)
-    return [dataset[index] for index in range(len(dataset))]
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
-
-def told(error: BaseException) -> str:
-    return "".join(traceback.format_exception_only(error))
-
-
-def check_told(error: BaseException, index: int, epoch: int, generation: int) -> None:
-    for name, value in {"index": index, "epoch": epoch, "generation": generation}.items():
-        assert re.search(rf"{name}\W{{0,3}}{value}\b", told(error)), told(error)
-
+from builds import (
+    SIZE,
+    FailAt,
+    bad_pixels,
+    check_told,
+    disk_full,
+    draw,
+    names,
+    open_dataset,
+    read,
+    refuse_renames,
+    same,
+    stop,
+    told,
+    two_arguments,
+    write_nothing,
+)
 
 ERRORS: dict[str, Callable[[], BaseException]] = {
     "ValueError": bad_pixels,
@@ -98,10 +83,6 @@ def test_ctrl_c_in_build_passes(error: type[BaseException], tmp_path: Path) -> N
         open_dataset(tmp_path, build=FailAt(5, error))[5]
 
 
-def refuse_rename(*args: Any, **kwargs: Any) -> None:
-    raise PermissionError(1, "Operation not permitted")
-
-
 @pytest.mark.parametrize("fault", ["disk full", "no file", "folder gone", "rename refused"])
 def test_a_failed_save_returns_the_sample_warns_once_and_counts(
     fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -113,8 +94,7 @@ def test_a_failed_save_returns_the_sample_warns_once_and_counts(
     if fault == "folder gone":
         shutil.rmtree(folder)
     if fault == "rename refused":
-        for name in ("replace", "rename", "link"):
-            monkeypatch.setattr(f"os.{name}", refuse_rename)
+        refuse_renames(monkeypatch)
     with pytest.warns(UserWarning) as caught:
         for epoch in range(2):
             expected = [draw(dataset.policy.key(index, epoch)) for index in range(SIZE)]

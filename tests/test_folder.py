@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from builds import draw, number
+from builds import draw, names, number
 
 from reuseloader import ReuseDataLoader, ReuseDataset, ReusePolicy
 
@@ -37,10 +37,6 @@ def open_here(folder: Path, **options: Any) -> ReuseDataset:
 def open_there(process: Any, folder: Path, name: str = "held") -> None:
     dataset = f"ReuseDataset(draw, 4, Path({str(folder)!r}), ReusePolicy(9))"
     process.run(f"{IMPORTS}\n{name} = {dataset}")
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
 
 
 OURS = ["00000003.pt.1234-ab.tmp", "00000001.pt.x.tmp", "00000009.pt.a b.c.tmp",

@@ -12,10 +12,14 @@ import numpy as np
 import pytest
 import torch
 from builds import (
-    batches_of,
+    BATCH,
+    POLICY,
+    SIZE,
     counts_of,
     draw,
-    freshen,
+    expected,
+    names,
+    open_loader,
     same,
     samples_of,
 )
@@ -23,35 +27,18 @@ from torch.utils.data import DataLoader, default_collate
 
 from reuseloader import ReuseDataLoader, ReusePolicy, ReuseSampler
 
-SIZE, BATCH = 10, 3
-POLICY = ReusePolicy(3, seed=7)
-
-
-def make(folder: Path, **options: Any) -> ReuseDataLoader:
-    defaults = {"lifetime": 3, "seed": 7, "shuffle": True, "batch_size": BATCH, "finish": freshen}
-    options = {**defaults, **options}
-    return ReuseDataLoader(options.pop("build", draw), SIZE, folder, **options)
-
-
-def expected(epoch: int, policy: ReusePolicy = POLICY, shuffle: bool = True) -> list[Any]:
-    return batches_of(policy, SIZE, epoch, BATCH, shuffle)
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
 
 def test_it_is_a_data_loader(tmp_path: Path) -> None:
-    loader = make(tmp_path, drop_last=True)
+    loader = open_loader(tmp_path, drop_last=True)
     assert isinstance(loader, DataLoader)
     assert (len(loader), loader.epoch, loader.policy) == (3, 0, POLICY)
     assert len(loader.dataset) == SIZE
     assert (loader.batch_size, loader.drop_last, loader.pin_memory) == (BATCH, True, False)
-    assert len(make(tmp_path)) == 4
+    assert len(open_loader(tmp_path)) == 4
 
 
 def test_the_epoch_rises_at_each_started_pass(tmp_path: Path) -> None:
-    loader = make(tmp_path, start_epoch=5)
+    loader = open_loader(tmp_path, start_epoch=5)
     assert (loader.epoch, len(loader)) == (5, 4)
     batches = iter(loader)
     assert loader.epoch == 6
@@ -69,7 +56,7 @@ def test_the_epoch_rises_at_each_started_pass(tmp_path: Path) -> None:
 def test_every_pass_holds_the_samples_of_its_epoch(
     lifetime: int, shuffle: bool, tmp_path: Path
 ) -> None:
-    loader = make(tmp_path, lifetime=lifetime, shuffle=shuffle)
+    loader = open_loader(tmp_path, lifetime=lifetime, shuffle=shuffle)
     for epoch in range(6):
         assert same(list(loader), expected(epoch, ReusePolicy(lifetime, seed=7), shuffle))
 
@@ -79,7 +66,7 @@ def test_every_pass_holds_the_samples_of_its_epoch(
 def test_stats_are_those_of_the_last_pass_over_all_workers(
     lifetime: int, num_workers: int, tmp_path: Path
 ) -> None:
-    loader = make(tmp_path, lifetime=lifetime, num_workers=num_workers)
+    loader = open_loader(tmp_path, lifetime=lifetime, num_workers=num_workers)
     for epoch in range(4):
         sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
         assert len(list(loader)) == 4
@@ -101,7 +88,7 @@ def test_stats_are_those_of_the_last_pass_over_all_workers(
 def test_stats_of_a_broken_pass_count_the_received_batches(
     num_workers: int, tmp_path: Path
 ) -> None:
-    loader = make(tmp_path, num_workers=num_workers)
+    loader = open_loader(tmp_path, num_workers=num_workers)
     for epoch in range(2):
         for count, _ in enumerate(loader, start=1):
             stats = loader.stats()
@@ -114,7 +101,7 @@ def test_stats_of_a_broken_pass_count_the_received_batches(
 
 
 def test_stats_of_a_new_pass_start_at_zero(tmp_path: Path) -> None:
-    loader = make(tmp_path)
+    loader = open_loader(tmp_path)
     assert (loader.stats().built, loader.stats().reused) == (0, 0)
     list(loader)
     batches = iter(loader)
@@ -127,7 +114,7 @@ def test_stats_of_a_new_pass_start_at_zero(tmp_path: Path) -> None:
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What three epochs left on the disk."""
     folder = tmp_path_factory.mktemp("stored")
-    loader = make(folder)
+    loader = open_loader(folder)
     for _ in range(3):
         list(loader)
     return folder
@@ -145,7 +132,7 @@ def test_a_resume_equals_the_uninterrupted_run(
             path.write_bytes(path.read_bytes()[:100])
         elif left != "all":
             path.unlink()
-    loader = make(folder, start_epoch=3, num_workers=num_workers)
+    loader = open_loader(folder, start_epoch=3, num_workers=num_workers)
     for epoch in range(3, 7):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore" if left == "damaged" else "error")
@@ -158,7 +145,7 @@ def test_a_resume_equals_the_uninterrupted_run(
 
 
 def test_a_start_far_on_with_an_empty_folder_is_the_schedule(tmp_path: Path) -> None:
-    loader = make(tmp_path, start_epoch=37)
+    loader = open_loader(tmp_path, start_epoch=37)
     for epoch in range(37, 40):
         assert same(list(loader), expected(epoch))
 
@@ -189,7 +176,9 @@ class Backwards:
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_sampler_of_the_users_own_is_followed(num_workers: int, tmp_path: Path) -> None:
     indices = [9, 3, 3, 0, 8]
-    loader = make(tmp_path, sampler=Backwards(indices), shuffle=False, num_workers=num_workers)
+    loader = open_loader(
+        tmp_path, sampler=Backwards(indices), shuffle=False, num_workers=num_workers
+    )
     assert len(loader) == 2
     for epoch in range(4):
         samples = samples_of(POLICY, indices, epoch)
@@ -201,7 +190,7 @@ def test_a_sampler_of_the_users_own_is_followed(num_workers: int, tmp_path: Path
 def test_a_batch_sampler_of_the_users_own_is_followed(num_workers: int, tmp_path: Path) -> None:
     batches = [[1, 2], [9], [0, 5, 1]]
     options: dict[str, Any] = {"batch_size": 1, "shuffle": False, "batch_sampler": batches}
-    loader = make(tmp_path, num_workers=num_workers, **options)
+    loader = open_loader(tmp_path, num_workers=num_workers, **options)
     assert len(loader) == 3
     for epoch in range(4):
         assert same(
@@ -211,14 +200,14 @@ def test_a_batch_sampler_of_the_users_own_is_followed(num_workers: int, tmp_path
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_collate_function_of_the_users_own_is_called(num_workers: int, tmp_path: Path) -> None:
-    loader = make(tmp_path, collate_fn=tuple, shuffle=False, num_workers=num_workers)
+    loader = open_loader(tmp_path, collate_fn=tuple, shuffle=False, num_workers=num_workers)
     samples = samples_of(POLICY, range(SIZE), 0)
     assert same(list(loader), [tuple(samples[i : i + BATCH]) for i in range(0, SIZE, BATCH)])
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_without_a_batch_size_the_samples_come_one_by_one(num_workers: int, tmp_path: Path) -> None:
-    loader = make(tmp_path, batch_size=None, num_workers=num_workers)
+    loader = open_loader(tmp_path, batch_size=None, num_workers=num_workers)
     assert len(loader) == SIZE
     for epoch in range(3):
         order = [POLICY.order(position, epoch, SIZE) for position in range(SIZE)]
@@ -227,7 +216,7 @@ def test_without_a_batch_size_the_samples_come_one_by_one(num_workers: int, tmp_
 
 
 def test_drop_last_drops_the_short_batch(tmp_path: Path) -> None:
-    loader = make(tmp_path, drop_last=True)
+    loader = open_loader(tmp_path, drop_last=True)
     assert same(list(loader), expected(0)[:3])
     assert loader.stats().built == 9
 
@@ -235,7 +224,7 @@ def test_drop_last_drops_the_short_batch(tmp_path: Path) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="batches would be pinned")
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument")
 def test_pin_memory_goes_through(tmp_path: Path) -> None:
-    assert same(list(make(tmp_path, pin_memory=True)), expected(0))
+    assert same(list(open_loader(tmp_path, pin_memory=True)), expected(0))
 
 
 @pytest.mark.parametrize(
@@ -243,12 +232,12 @@ def test_pin_memory_goes_through(tmp_path: Path) -> None:
 )
 def test_what_data_loader_refuses_is_refused(options: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ValueError):
-        make(tmp_path, **options)
+        open_loader(tmp_path, **options)
 
 
 def test_an_unknown_option_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="num_wrokers"):
-        make(tmp_path, num_wrokers=2)
+        open_loader(tmp_path, num_wrokers=2)
 
 
 def global_state() -> tuple[Any, ...]:
@@ -261,7 +250,7 @@ def global_state() -> tuple[Any, ...]:
 def test_the_global_generators_stay_as_they_were(
     num_workers: int, persistent: bool, tmp_path: Path
 ) -> None:
-    loader = make(
+    loader = open_loader(
         tmp_path, num_workers=num_workers, persistent_workers=persistent and num_workers > 0
     )
     before = global_state()
@@ -291,9 +280,12 @@ def test_a_wrong_argument_is_named_with_its_rule_and_value(
 
 @pytest.mark.parametrize(("first", "second"), [(-1, 2**64 - 1), (5, 5 + 2**64), (np.int64(5), 5)])
 def test_seeds_are_taken_modulo_two_to_the_64(first: Any, second: Any, tmp_path: Path) -> None:
-    assert same(list(make(tmp_path / "a", seed=first)), list(make(tmp_path / "b", seed=second)))
+    assert same(
+        list(open_loader(tmp_path / "a", seed=first)),
+        list(open_loader(tmp_path / "b", seed=second)),
+    )
 
 
 def test_numpy_integers_are_integers(tmp_path: Path) -> None:
-    loader = make(tmp_path, lifetime=np.int64(3), start_epoch=np.int32(2))
+    loader = open_loader(tmp_path, lifetime=np.int64(3), start_epoch=np.int32(2))
     assert same(list(loader), expected(2))
