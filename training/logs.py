@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -50,3 +51,30 @@ class LogFile(logging.FileHandler):
         """Close the file, with or without the last messages."""
         with suppress(OSError):
             super().close()
+
+
+class Messages:
+    """Gives what is logged, and Python's warnings in one line each, to handlers of a run's own."""
+
+    def __init__(self, *handlers: logging.Handler) -> None:
+        self._handlers = handlers
+
+    def install(self) -> None:
+        """Begin, and let no other handler have them."""
+        self._before = []
+        for logger in map(logging.getLogger, ("training", "py.warnings")):
+            self._before.append((logger, logger.handlers, logger.propagate, logger.level))
+            logger.handlers = list(self._handlers)
+            logger.propagate = False
+        logging.getLogger("training").setLevel(logging.INFO)
+        logging.captureWarnings(True)
+        self._format_warning = warnings.formatwarning
+        warnings.formatwarning = lambda message, *_: str(message)
+
+    def restore(self) -> None:
+        """Give them back to those that had them before."""
+        warnings.formatwarning = self._format_warning
+        logging.captureWarnings(False)
+        for logger, handlers, propagate, level in self._before:
+            logger.handlers, logger.propagate = handlers, propagate
+            logger.setLevel(level)

@@ -8,7 +8,6 @@ import logging
 import os
 import platform
 import shutil
-import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ from training.complaints import Console, cause_of
 from training.config import Config, ConfigError
 from training.disk import UnsavedError, writing
 from training.distributed import ranks
-from training.logs import FileFormatter, LogFile
+from training.logs import FileFormatter, LogFile, Messages
 from training.redaction import Redaction
 from training.resolved import config_digest
 from training.sections import Table
@@ -83,9 +82,8 @@ class Run:
         self._is_begun = record.changes is None
         if self._is_begun and self._writes:
             self._begin(record)
-        self._handlers: list[logging.Handler] = [Console(), logging.NullHandler()]
-        if self._writes:
-            self._handlers[1] = LogFile(directory / "train.log")
+        self._file = LogFile(directory / "train.log") if self._writes else logging.NullHandler()
+        self._messages = Messages(Console(), self._file)
 
     @property
     def is_begun(self) -> bool:
@@ -198,16 +196,8 @@ class Run:
         self.signals.install()
         if self._is_begun and self._writes:  # a finished run stays as it is
             (self.directory / "train.log").touch()
-        self._handlers[1].setFormatter(FileFormatter(self.redact))
-        self._loggers = []
-        for logger in map(logging.getLogger, ("training", "py.warnings")):
-            self._loggers.append((logger, logger.handlers, logger.propagate, logger.level))
-            logger.handlers = list(self._handlers)
-            logger.propagate = False
-        log.setLevel(logging.INFO)
-        logging.captureWarnings(True)
-        self._format_warning = warnings.formatwarning
-        warnings.formatwarning = lambda message, *_: str(message)
+        self._file.setFormatter(FileFormatter(self.redact))
+        self._messages.install()
         return self
 
     def __exit__(
@@ -218,7 +208,7 @@ class Run:
     ) -> None:
         if self._writes and kind is not None and issubclass(kind, KeyboardInterrupt):
             log.warning("interrupted; what is recorded and prepared stays in %s", self.directory)
-        log.handlers = [self._handlers[1]]  # the screen is for the command, which reports errors
+        log.handlers = [self._file]  # the screen is for the command, which reports errors
         try:
             if self._is_begun:
                 self._end(error)
@@ -245,12 +235,8 @@ class Run:
     def _let_go(self) -> None:
         """Give back what `__enter__` took."""
         self.signals.restore()
-        warnings.formatwarning = self._format_warning
-        logging.captureWarnings(False)
-        for logger, handlers, propagate, level in self._loggers:
-            logger.handlers, logger.propagate = handlers, propagate
-            logger.setLevel(level)
-        self._handlers[1].close()
+        self._messages.restore()
+        self._file.close()
         if self._metrics is not None:
             with suppress(OSError):  # of a row that could not be written
                 self._metrics.close()
