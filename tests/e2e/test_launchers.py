@@ -162,7 +162,7 @@ def test_a_job_that_is_killed_goes_on_when_the_sweep_is_started_again(
     command.append("hydra.sweep.dir=it")
     process = sweeps.start(*command)
     run = sweeps.folder / "it" / "1"
-    while not (run / "metrics.csv").exists():
+    while not (run / "checkpoints" / "last.pt").exists():  # which comes after the metrics
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
     os.kill(status(run)["pid"], signal.SIGKILL)
