@@ -2,10 +2,14 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from processes import Process, RankGroup
+
+if TYPE_CHECKING:
+    from stopping import Updates
 
 
 @pytest.fixture
@@ -28,6 +32,14 @@ def rank_group() -> Iterator[RankGroup]:
     group = RankGroup()
     yield group
     group.close()
+
+
+@pytest.fixture
+def updates(monkeypatch: pytest.MonkeyPatch) -> Updates:
+    """Sees what every update of a training is made from, and sends a signal in chosen ones."""
+    from stopping import Updates  # and with it all of the training
+
+    return Updates(monkeypatch)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import runpy
 import subprocess
@@ -19,6 +20,11 @@ SMALL = [
     *("data.train.limit=64", "data.val.limit=20", "epochs=3", "num_workers=0", "tracker=csv"),
     "report.enabled=false",
 ]
+QUICK = (
+    *("augment=randaugment", "batch_size=16", "model.width=4", "lifetime=3"),
+    *("trainer.mixup_alpha=0.4", "trainer.ema_decay=0.9"),
+)
+"""Four updates an epoch, three epochs: every part of the state takes part."""
 
 
 @dataclass
@@ -81,11 +87,20 @@ class Trainer:
         out, err = process.communicate(timeout=280)
         return Outcome(process.returncode, out, err, self._new_runs())
 
+    def resume(self, run: Path, *overrides: str) -> Outcome:
+        """Go on with a run, in this process."""
+        return self.here(f"resume={run}", *overrides, small=False)
+
     def _new_runs(self) -> list[Path]:
         files = self.folder.rglob("overrides")  # of a sweep, without what it has put aside
         runs = {file.parent for file in files if ".sweep" not in file.parts} - self._before
         self._before |= runs
         return sorted(runs)
+
+
+def status(run: Path) -> str:
+    """Return how a run stands."""
+    return str(json.loads((run / "status.json").read_text())["status"])
 
 
 def metrics(run: Path) -> list[dict[str, str]]:

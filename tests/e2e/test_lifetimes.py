@@ -9,11 +9,10 @@ import signal
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import pytest
 import yaml
-from commands import PROJECT, Trainer, metrics
+from commands import PROJECT, Trainer, metrics, status
 from hydra import compose, initialize_config_dir
 
 from training.config import Config, load_config
@@ -21,7 +20,6 @@ from training.lifetime_sweep import driver
 from training.report.history import is_run
 
 TINY = ("sweep.lifetimes=[1,2]", "sweep.seeds=[0]")
-SMALL = ("data.train.limit=64", "data.val.limit=20", "num_workers=0", "tracker=csv")
 
 
 class Started:
@@ -168,8 +166,8 @@ def test_a_mistake_is_answered_in_one_line_and_nothing_is_run(
 @pytest.mark.slow
 def test_a_whole_sweep_runs_fails_in_one_place_and_goes_on(train: Trainer) -> None:
     place = train.folder / "it"
-    command = [*TINY, "epochs=2", f"hydra.run.dir={place}"]
-    first = train.apart(*SMALL, *command, small=False)
+    command = [*TINY, "epochs=2", "report.enabled=true", f"hydra.run.dir={place}"]
+    first = train.apart(*command)
 
     assert (first.code, first.err) == (0, "")
     runs = sorted(path.name for path in place.iterdir() if is_run(path))
@@ -186,7 +184,7 @@ def test_a_whole_sweep_runs_fails_in_one_place_and_goes_on(train: Trainer) -> No
     assert "## At equal wall time" in (place / "report.md").read_text()
 
     (place / runs[1] / "status.json").write_text('{"status": "failed"}')
-    again = train.apart(*SMALL, *command, small=False)
+    again = train.apart(*command)
     assert (again.code, again.err) == (0, "")
     assert again.out.count("done already") == 3
 
@@ -230,5 +228,4 @@ def test_a_signal_ends_the_sweep_and_its_run_and_leaves_no_process(
     while processes_in(process.pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert processes_in(process.pid) == []
-    status: dict[str, Any] = json.loads(first.with_name("status.json").read_text())
-    assert status["status"] == "interrupted"
+    assert status(first.parent) == "interrupted"

@@ -9,13 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from commands import Trainer, without_times
-from test_resume import QUICK, Steps, resume, steps
+from commands import QUICK, Trainer, without_times
+from stopping import Updates
 
 from training.checkpoint import write_checkpoint
 from training.replay import environment_differences, first_difference
-
-__all__ = ["steps"]  # a fixture
 
 
 def replay(train: Trainer, run: Path, *overrides: str) -> Any:
@@ -59,26 +57,28 @@ def test_other_weights_are_seen_though_the_metrics_agree(train: Trainer) -> None
 
 @pytest.mark.slow
 def test_a_run_that_was_interrupted_and_made_longer_repeats_in_one_go(
-    train: Trainer, steps: Steps
+    train: Trainer, updates: Updates
 ) -> None:
-    steps.stops = {6: signal.SIGTERM}
+    updates.stops = {6: signal.SIGTERM}
     run = train.here(*QUICK, "cache.directory=samples", "trainer.evaluate_every=2").run
     part = replay(train, run)
     assert part.code == 0
     assert "the recorded run is interrupted: its 1 epochs are compared" in part.out
-    resume(train, run)
-    resume(train, run, "epochs=5", "num_workers=1")  # is evaluated where it was to end
-    resume(train, run, "epochs=6")
+    train.resume(run)
+    train.resume(run, "epochs=5", "num_workers=1")  # is evaluated where it was to end
+    train.resume(run, "epochs=6")
     outcome = replay(train, run, "num_workers=0", "tracker.log_every=3")
     assert outcome.code == 0, outcome.out
     assert "different: num_workers was 1 and is 0" in outcome.out
     assert outcome.out.splitlines()[-1] == "identical"
 
 
-def test_another_setting_is_refused_and_another_place_is_said(train: Trainer, steps: Steps) -> None:
-    steps.stops = {6: signal.SIGTERM}
+def test_another_setting_is_refused_and_another_place_is_said(
+    train: Trainer, updates: Updates
+) -> None:
+    updates.stops = {6: signal.SIGTERM}
     run = train.here(*QUICK).run
-    resume(train, run, "optimizer.lr=0.02")
+    train.resume(run, "optimizer.lr=0.02")
     outcome = replay(train, run)
     assert outcome.code == 1
     assert "it went on with optimizer.lr=0.02 after 0.01 in epoch 1" in outcome.err
@@ -102,9 +102,9 @@ def test_another_setting_is_refused_and_another_place_is_said(train: Trainer, st
 
 
 def test_where_no_epoch_ended_there_is_nothing_to_compare_with(
-    train: Trainer, steps: Steps
+    train: Trainer, updates: Updates
 ) -> None:
-    steps.stops = {2: signal.SIGTERM}
+    updates.stops = {2: signal.SIGTERM}
     run = train.here(*QUICK).run
     evaluated = train.here(f"trainer.evaluate={run}/checkpoints/last.pt", *QUICK).run
     for folder in (run, evaluated):
