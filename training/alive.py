@@ -1,4 +1,4 @@
-"""Which processes are alive: the one that a status names, and the parent of this one."""
+"""Whether the process that a status names is still alive, and at work on a run."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ REPEATABLE = (
 """What may differ when a run is repeated: with or without it the numbers are the same."""
 
 
-def is_any_of(name: str, names: tuple[str, ...]) -> bool:
+def _is_any_of(name: str, names: tuple[str, ...]) -> bool:
     """Say whether a dotted name is one of these, or lies below one."""
     return any(name == other or name.startswith(f"{other}.") for other in names)
 
@@ -203,7 +203,7 @@ def check_changes(
         ConfigError: names it, with the recorded and the given value.
     """
     for name, (old, new) in found.items():
-        if not is_any_of(name, allowed):
+        if not _is_any_of(name, allowed):
             raise ConfigError(
                 f"{name} must stay as recorded with {word}={folder}, {name}={_text(old)}, "
                 f"but got {name}={_text(new)}"

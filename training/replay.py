@@ -109,7 +109,7 @@ def compare(recorded: Path, repeated: Path) -> bool:
     _leave_out_former_ends(before, after, recorded)
     difference = first_difference(before, after)
     if difference is None and status == "done":
-        marks = [hash_weights(run) for run in (recorded, repeated)]
+        marks = [_hash_weights(run) for run in (recorded, repeated)]
         if marks[0] != marks[1]:
             difference = f"final weights: recorded {marks[0]}, now {marks[1]}"
     if counts := first_difference(before, after, counts=True):
@@ -158,7 +158,7 @@ def _same(old: str | None, new: str | None) -> bool:
     return a == b or (math.isnan(a) and math.isnan(b))
 
 
-def hash_weights(run: Path) -> str | None:
+def _hash_weights(run: Path) -> str | None:
     """Return a mark of every bit of a run's last weights and of their moving average."""
     path = run / "checkpoints" / "last.pt"
     if not path.exists():

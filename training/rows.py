@@ -82,12 +82,12 @@ def open_trackers(run: Run, state: State, rows: list[Row]) -> Trackers:
     """
     step = state.step if run.config.resume else None
     trackers = Trackers.of(run.directory, run.config.tracker, step)
-    if points := points_at(state, rows):
+    if points := _points_at(state, rows):
         trackers.scalars(points, state.step)
     return trackers
 
 
-def points_at(state: State, rows: list[Row]) -> dict[str, float]:
+def _points_at(state: State, rows: list[Row]) -> dict[str, float]:
     """Return the points that the curves have already at the step from which a run goes on."""
     step, points = state.point
     known = dict(points) if step == state.step else {}

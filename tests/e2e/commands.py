@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,7 +65,7 @@ class Trainer:
             sys.argv, sys.path[:] = argv, path
             os.chdir(cwd)
         out, err = self._capsys.readouterr()
-        return Outcome(code, out, err, self._new_runs())
+        return Outcome(code, out, err, self.new_runs())
 
     def start(self, *arguments: str, small: bool = True, **variables: str) -> subprocess.Popen[str]:
         """Start a process of its own, in a process group of its own, with more variables set."""
@@ -85,22 +86,24 @@ class Trainer:
         """Run in a process of its own, and wait for it."""
         process = self.start(*arguments, small=small)
         out, err = process.communicate(timeout=280)
-        return Outcome(process.returncode, out, err, self._new_runs())
+        return Outcome(process.returncode, out, err, self.new_runs())
 
     def resume(self, run: Path, *overrides: str) -> Outcome:
         """Go on with a run, in this process."""
         return self.here(f"resume={run}", *overrides, small=False)
 
-    def _new_runs(self) -> list[Path]:
+    def new_runs(self) -> list[Path]:
+        """Return the folders of runs that were not there when this was last asked."""
         files = self.folder.rglob("overrides")  # of a sweep, without what it has put aside
         runs = {file.parent for file in files if ".sweep" not in file.parts} - self._before
         self._before |= runs
         return sorted(runs)
 
 
-def status(run: Path) -> str:
-    """Return how a run stands."""
-    return str(json.loads((run / "status.json").read_text())["status"])
+def status(run: Path) -> dict[str, Any]:
+    """Return what a run says of itself."""
+    content: dict[str, Any] = json.loads((run / "status.json").read_text())
+    return content
 
 
 def metrics(run: Path) -> list[dict[str, str]]:
@@ -112,6 +115,12 @@ def metrics(run: Path) -> list[dict[str, str]]:
 def without_times(run: Path) -> list[dict[str, str]]:
     """Return the rows of metrics.csv, without what differs from run to run."""
     return [{k: v for k, v in row.items() if not is_time(k)} for row in metrics(run)]
+
+
+def results(run: Path) -> list[dict[str, str]]:
+    """Return what was measured; what was built and what was found is not part of it."""
+    counts = ("built", "reused")
+    return [{k: v for k, v in row.items() if k not in counts} for row in without_times(run)]
 
 
 def _with_defaults(arguments: tuple[str, ...], small: bool) -> list[str]:

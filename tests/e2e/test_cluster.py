@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from commands import PROJECT, SMALL, without_times
+from commands import PROJECT, SMALL, results
 
 SCRIPT = PROJECT / "scripts" / "train.sbatch"
 
@@ -210,10 +210,4 @@ def test_a_training_that_is_requeued_equals_one_that_is_not(cluster: Cluster) ->
     assert len(yaml.safe_load((run / "resumes.yaml").read_text())) == 1
     command = [sys.executable, str(PROJECT / "train.py"), *arguments, f"hydra.run.dir={alone}"]
     subprocess.run(command, check=True, capture_output=True)
-    assert numbers(alone) == numbers(run)
-
-
-def numbers(run: Path) -> list[dict[str, str]]:
-    """Return metrics.csv without times, and what a worker has prepared when it is stopped."""
-    dropped = ("built", "reused")
-    return [{k: v for k, v in row.items() if k not in dropped} for row in without_times(run)]
+    assert results(alone) == results(run)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import shutil
 import signal
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from commands import PROJECT, SMALL, metrics, without_times
+from commands import PROJECT, SMALL, metrics, results, status
 
 pytestmark = pytest.mark.slow
 
@@ -82,17 +81,6 @@ def sweeps(tmp_path: Path) -> Iterator[Sweeps]:
     commands.close()
 
 
-def numbers(run: Path) -> list[dict[str, str]]:
-    """Return metrics.csv without times, and what a worker has prepared when it is stopped."""
-    dropped = ("built", "reused")
-    return [{k: v for k, v in row.items() if k not in dropped} for row in without_times(run)]
-
-
-def status(run: Path) -> dict[str, Any]:
-    state: dict[str, Any] = json.loads((run / "status.json").read_text())
-    return state
-
-
 @pytest.mark.parametrize("launcher", needs("joblib", "submitit_local", "ray"))
 def test_jobs_equal_the_runs_alone_and_a_failed_one_stops_no_other(
     sweeps: Sweeps, launcher: str
@@ -106,7 +94,7 @@ def test_jobs_equal_the_runs_alone_and_a_failed_one_stops_no_other(
     assert "is validated against ConfigStore schema" not in out + err
     alone, _, _ = sweeps.run("lifetime=2", "hydra.run.dir=alone")
     assert alone == 0
-    assert numbers(sweeps.folder / "alone") == numbers(sweeps.folder / "it" / "2")
+    assert results(sweeps.folder / "alone") == results(sweeps.folder / "it" / "2")
     before = {path: path.read_bytes() for path in (sweeps.folder / "it").glob("[02]/*.*")}
     assert sweeps.run(*command)[0] == 1
     assert {path: path.read_bytes() for path in before} == before
@@ -151,7 +139,7 @@ def test_a_job_that_is_told_to_end_is_started_again_and_goes_on_to_the_same_last
     assert process.returncode == 0, err
     assert len(yaml.safe_load((run / "resumes.yaml").read_text())) == 1
     assert sweeps.run(*long, "hydra.run.dir=alone")[0] == 0
-    assert numbers(sweeps.folder / "alone") == numbers(run)
+    assert results(sweeps.folder / "alone") == results(run)
 
 
 @pytest.mark.parametrize("launcher", needs("joblib"))
@@ -172,7 +160,7 @@ def test_a_job_that_is_killed_goes_on_when_the_sweep_is_started_again(
     code, out, err = sweeps.run(*command)
     assert (code, "going on from" in out) == (0, True), err
     assert sweeps.run("lifetime=4", "epochs=20", "hydra.run.dir=alone")[0] == 0
-    assert numbers(sweeps.folder / "alone") == numbers(run)
+    assert results(sweeps.folder / "alone") == results(run)
 
 
 @pytest.mark.parametrize("sweeper", needs("optuna"))

@@ -228,4 +228,4 @@ def test_a_signal_ends_the_sweep_and_its_run_and_leaves_no_process(
     while processes_in(process.pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert processes_in(process.pid) == []
-    assert status(first.parent) == "interrupted"
+    assert status(first.parent)["status"] == "interrupted"

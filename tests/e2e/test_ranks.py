@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from commands import PROJECT, SMALL, Outcome, Trainer, metrics, without_times
+from commands import PROJECT, SMALL, Outcome, Trainer, metrics, results, status, without_times
 
 FAULTY = ("model._target_=faulty.Faulty", "batch_size=16", "epochs=2", "augment=none")
 """Two updates an epoch on each of two ranks."""
@@ -53,7 +50,7 @@ class Launcher:
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-        return Outcome(process.returncode, out, err, self.trainer._new_runs())
+        return Outcome(process.returncode, out, err, self.trainer.new_runs())
 
     def run(self, *words: str, **variables: str) -> Outcome:
         """Start two ranks, and wait for their end."""
@@ -63,17 +60,6 @@ class Launcher:
 @pytest.fixture
 def torchrun(train: Trainer) -> Launcher:
     return Launcher(train)
-
-
-def status(run: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((run / "status.json").read_text())
-    return content
-
-
-def results(run: Path) -> list[dict[str, str]]:
-    """Return what was measured; what was built and what was found is not part of it."""
-    rows = without_times(run)
-    return [{k: v for k, v in row.items() if k not in ("built", "reused")} for row in rows]
 
 
 def own_lines(text: str) -> list[str]:

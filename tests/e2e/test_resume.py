@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import QUICK, Trainer, metrics, status, without_times
+from commands import QUICK, Trainer, metrics, results, status, without_times
 from pictures import class_folders
 from stopping import Updates
 
@@ -20,12 +20,6 @@ from training.models import SmallConvNet
 def weights(run: Path) -> dict[str, torch.Tensor]:
     checkpoint = torch.load(run / "checkpoints" / "last.pt", weights_only=True)
     return {**checkpoint["model"], **checkpoint["ema"]}
-
-
-def results(run: Path) -> list[dict[str, str]]:
-    """Return what was measured; what was built and what was found is not part of it."""
-    left_out = ("built", "reused")
-    return [{k: v for k, v in row.items() if k not in left_out} for row in without_times(run)]
 
 
 def same_weights(first: Path, second: Path) -> bool:
@@ -41,11 +35,11 @@ def test_a_run_that_goes_on_equals_one_that_never_stopped(train: Trainer, update
     outcome = train.here(*QUICK)
     run = outcome.run
     for _ in range(3):
-        assert (outcome.code, status(run)) == (143, "interrupted")
+        assert (outcome.code, status(run)["status"]) == (143, "interrupted")
         command = f"python train.py resume={run.relative_to(train.folder)}"
         assert outcome.err.endswith(f"stopped by SIGTERM; to go on: {command}\n")
         outcome = train.resume(run)
-    assert (outcome.code, status(run)) == (0, "done")
+    assert (outcome.code, status(run)["status"]) == (0, "done")
     assert without_times(run) == without_times(whole)
     assert same_weights(run, whole)
     assert updates.seen == expected
@@ -66,7 +60,7 @@ def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(train: Trainer) 
     train.here("epochs=1")  # lets the trainer forget that folder
     step = torch.load(run / "checkpoints" / "last.pt", weights_only=True)["step"]
     epochs = step // 4 + 2
-    assert status(run) == "running"
+    assert status(run)["status"] == "running"
     outcome = train.resume(run, f"epochs={epochs}", "num_workers=0", "checkpoint.every_steps=null")
     assert f"going on from {run}/checkpoints/last.pt" in outcome.out
     assert not list((run / "checkpoints").glob("*.tmp"))

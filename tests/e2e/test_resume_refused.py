@@ -112,7 +112,7 @@ def test_a_recorded_config_runs_nothing_of_its_own(train: Trainer, updates: Upda
             outcome = train.here(f"{word}={run}", small=False)
             assert outcome.code == 1
             assert place in outcome.err and outcome.err.count("\n") == 1
-            assert status(run) == "interrupted"
+            assert status(run)["status"] == "interrupted"
 
 
 def test_a_checkpoint_that_does_not_fit_is_one_clear_line(train: Trainer, updates: Updates) -> None:
@@ -133,7 +133,7 @@ def test_a_checkpoint_that_does_not_fit_is_one_clear_line(train: Trainer, update
         outcome = train.resume(run)
         assert outcome.code == 1
         assert message in outcome.err and outcome.err.count("\n") == 1
-        assert status(run) == "interrupted"
+        assert status(run)["status"] == "interrupted"
     for path in last.parent.iterdir():
         path.unlink()
     assert "resume must be a run with a whole checkpoint" in train.resume(run).err

@@ -19,7 +19,7 @@ def test_the_whole_group_may_be_told_to_end(train: Trainer) -> None:
     err = process.communicate(timeout=60)[1]
     (run,) = [path.parent for path in train.folder.rglob("status.json")]
     assert process.returncode == 143, err
-    assert (status(run), err.count("\n")) == ("interrupted", 1)
+    assert (status(run)["status"], err.count("\n")) == ("interrupted", 1)
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
 

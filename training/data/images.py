@@ -68,7 +68,7 @@ def decode(data: bytes) -> tv_tensors.Image:
             with Image.open(io.BytesIO(data)) as picture:  # refuses a size that no memory holds
                 if _decode_jpeg is not None and data.startswith(_JPEG):
                     return tv_tensors.Image(_upright(_by_torchvision(data), picture))
-                return to_image(picture)
+                return _to_image(picture)
     except UnreadableError:
         raise
     except Exception as error:  # Pillow raises SyntaxError, struct.error and others as well
@@ -143,7 +143,7 @@ def _thirty_two_bits(picture: Image.Image) -> bool:
     return picture.mode == "F" or 32 in bits
 
 
-def to_image(picture: Image.Image) -> tv_tensors.Image:
+def _to_image(picture: Image.Image) -> tv_tensors.Image:
     """Return a picture of Pillow's as a tensor; of a moving one, the first frame.
 
     Raises:
