@@ -25,7 +25,7 @@ from benchmarks.faults.trial import (
     open_dataset,
     open_loader,
 )
-from reuseloader import FOREVER, FolderInUseError, ReuseDataset, ReusePolicy
+from reuseloader import FOREVER, FolderInUseError, ReuseDataLoader, ReuseDataset, ReusePolicy
 from reuseloader.requests import EpochBatch
 
 NOBODY = 65534
@@ -78,6 +78,15 @@ def _look_at_batch(tally: Tally, dataset: ReuseDataset, collate: Any, indices: l
         tally.check({"image": image, "label": int(label)}, expected)
 
 
+def _go_on_unsaved(tally: Tally, loader: ReuseDataLoader) -> None:
+    """Make passes in which samples cannot be stored."""
+    save_errors = 0
+    for _ in range(3):
+        tally.go_through(loader)
+        save_errors += loader.stats().save_errors
+    assert save_errors > 0
+
+
 def _fill_disk(tally: Tally, folder: Path, midway: bool, mounted: bool) -> None:
     loader = open_loader(folder, num_workers=2 if mounted else 0)
     if midway and not mounted:
@@ -91,11 +100,7 @@ def _fill_disk(tally: Tally, folder: Path, midway: bool, mounted: bool) -> None:
             while True:
                 file.write(bytes(4096))
                 file.flush()
-    save_errors = 0
-    for _ in range(3):
-        tally.go_through(loader)
-        save_errors += loader.stats().save_errors
-    assert save_errors > 0
+    _go_on_unsaved(tally, loader)
     assert not list(folder.glob("*.tmp"))
 
 
@@ -137,11 +142,7 @@ def _lose_folder(tally: Tally, folder: Path, delete: bool) -> None:
         shutil.rmtree(folder)
     else:
         folder.chmod(0o500)
-    save_errors = 0
-    for _ in range(3):
-        tally.go_through(loader)
-        save_errors += loader.stats().save_errors
-    assert save_errors > 0
+    _go_on_unsaved(tally, loader)
 
 
 def lost_folders(folder: Path, trials: int) -> Tally:
