@@ -148,16 +148,6 @@ def test_a_signal_at_the_end_of_a_run_changes_nothing(
     assert len(runs.rows(tmp_path)) == 3
 
 
-def test_validating_less_often_gives_the_same_training(updates: Updates, tmp_path: Path) -> None:
-    options = (*BASE, "trainer.mixup_alpha=0.4", "augment=randaugment", "epochs=4")
-    found = []
-    for every in (1, 2, 3):
-        updates.seen = []
-        table = runs.train(tmp_path / str(every), *options, f"trainer.evaluate_every={every}")
-        found.append(([row["train_loss"] for row in table], updates.seen))
-    assert found[0] == found[1] == found[2]
-
-
 def test_a_finished_run_trains_nothing_and_a_longer_one_what_is_missing(
     updates: Updates, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
