@@ -67,7 +67,7 @@ def test_a_run_ends_with_its_report_also_where_it_fails(train: Trainer) -> None:
         assert folder._holds == {}, raised
     finally:
         gc.enable()
-    (failed,) = train._new_runs()
+    (failed,) = train.new_runs()
 
     assert (done / "report.png").exists()
     assert "Status: done, 1 of 1 epochs ended." in (done / "report.md").read_text()
