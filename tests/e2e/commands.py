@@ -6,8 +6,10 @@ import csv
 import json
 import os
 import runpy
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,7 @@ class Trainer:
         self.folder = folder
         self._capsys = capsys
         self._before: set[Path] = set()
+        self._started: list[subprocess.Popen[str]] = []
 
     def here(self, *arguments: str, small: bool = True) -> Outcome:
         """Run in this process, which saves the imports."""
@@ -72,7 +75,7 @@ class Trainer:
         # All warnings are errors, but torch's that four workers are many for this machine.
         ignore = "ignore:This DataLoader will create:UserWarning"
         command = [sys.executable, "-W", "error", "-W", ignore, str(PROJECT / "train.py")]
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [*command, *_with_defaults(arguments, small)],
             cwd=self.folder,
             env={**os.environ, **variables},
@@ -81,6 +84,18 @@ class Trainer:
             text=True,
             start_new_session=True,
         )
+        self._started.append(process)
+        return process
+
+    def end(self) -> None:
+        """End what a test that failed has left running."""
+        for process in self._started:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            for pipe in (process.stdout, process.stderr):
+                assert pipe is not None
+                pipe.close()
 
     def apart(self, *arguments: str, small: bool = True) -> Outcome:
         """Run in a process of its own, and wait for it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from commands import Trainer
 @pytest.fixture
 def train(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Trainer:
-    """Runs train.py with outputs below the test's own folder."""
+) -> Iterator[Trainer]:
+    """Runs train.py with outputs below the test's own folder; ends what it has left running."""
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # which the command sets, and which stays set
-    return Trainer(tmp_path, capsys)
+    trainer = Trainer(tmp_path, capsys)
+    yield trainer
+    trainer.end()
