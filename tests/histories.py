@@ -11,6 +11,11 @@ from typing import Any
 
 import yaml
 
+LOG = """2026-01-02 03:04:06,001 INFO 1437 samples for training, 360 for validation, 10 classes
+2026-01-02 03:04:06,002 INFO SmallConvNet with 62106 parameters on cpu
+"""
+"""The first lines of a run's log."""
+
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 EPOCH = {
     **{"train_loss": 0.5, "lr": 0.01, "built": 60, "reused": 40, "step": 4, "samples_per_s": 9.0},
@@ -36,13 +41,14 @@ def write_run(
         row: entries of metrics.csv that differ from EPOCH.
         start_s: when it began, in seconds from START; None writes down no times.
         config: of the recorded config; `status`, `error`, `overrides` and `curriculum` are written
-            where they belong.
+            where they belong, and `log` is what train.log begins with.
     """
     folder.mkdir(parents=True)
     status, error = config.pop("status", "done"), config.pop("error", None)
     lifetime, seed = config.setdefault("lifetime", 2), config.setdefault("seed", 0)
     overrides = config.pop("overrides", [f"lifetime={lifetime}", f"seed={seed}"])
     curriculum = config.pop("curriculum", {0: {}})
+    log = config.pop("log", "")
     rows = []
     for epoch, accuracy in enumerate(accuracies):
         values = {"epoch": epoch, **EPOCH, **(row or {}), "val_loss": "", "val_accuracy": ""}
@@ -62,9 +68,18 @@ def write_run(
         began = START + timedelta(seconds=start_s)
         length = sum(values["epoch_s"] for values in rows)
         sessions = [[began.isoformat(), (began + timedelta(seconds=length)).isoformat()]]
-    settings = {"epochs": 3, "batch_size": 25, "num_workers": 2, "device": "auto", **config}
+    model = {"_target_": "training.models.SmallConvNet", "num_classes": 10}
+    settings = {
+        "model": model,
+        "epochs": 3,
+        "batch_size": 25,
+        "num_workers": 2,
+        "device": "auto",
+        **config,
+    }
     written = {
         "config.yaml": yaml.safe_dump(settings),
+        "train.log": log,
         "overrides": "".join(f"{text}\n" for text in overrides),
         "curriculum.yaml": yaml.safe_dump(curriculum),
         "environment.json": json.dumps(

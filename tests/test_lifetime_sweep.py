@@ -20,7 +20,8 @@ from training.lifetime_sweep import driver
 from training.lifetime_sweep.book import Book
 from training.lifetime_sweep.serial import CONSOLE, Serial
 from training.options import SweepConfig
-from training.report.sweep import PLAN, read_sweep
+from training.report.plan import PLAN
+from training.report.sweep import read_sweep
 from training.signals import Interrupted
 
 SECONDS = {1: 8.0, 2: 4.0, 4: 2.0}  # of an epoch, by lifetime

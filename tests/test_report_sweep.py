@@ -12,7 +12,8 @@ from histories import write_run, write_serial_runs
 
 from training.checks import ConfigError
 from training.report.history import read_history
-from training.report.sweep import PLAN, Sweep, read_sweep, setting_names
+from training.report.plan import PLAN, setting_names
+from training.report.sweep import Sweep, read_sweep
 from training.report.sweep_text import as_csv, describe_sweep
 from training.report.verdict import gain, verdict
 
@@ -300,8 +301,8 @@ def test_a_plan_says_what_is_compared_with_what(tmp_path: Path) -> None:
     assert sweep.unfinished == [("9", "left no record")]
     assert "## At equal time" in text
     assert text.count("| setting | at equal epochs | at equal time |") == 1
-    assert "| `lifetime=2` | 100.00 % | 99.00 % |" in text
-    assert verdict(sweep).endswith("At equal time it ends at 99.00 %.")
+    assert "| `lifetime=2` | 100.00 % after 3 epochs | 99.00 % after 3 epochs |" in text
+    assert verdict(sweep).endswith("At equal time it ends at 99.00 % after 3 epochs.")
 
 
 def test_what_only_pays_at_equal_wall_time_is_mentioned(tmp_path: Path) -> None:
@@ -323,7 +324,36 @@ def test_what_only_pays_at_equal_wall_time_is_mentioned(tmp_path: Path) -> None:
     said = verdict(read_sweep(folder))
 
     assert said.startswith("Choose lifetime=1: no longer lifetime reached 89.1 % sooner")
-    assert said.endswith("At equal wall time lifetime=2 ends higher, at 95.00 ± 0.00 %.")
+    assert said.endswith(
+        "At equal wall time lifetime=2 ends higher, at 95.00 ± 0.00 % after 3 epochs "
+        "(lifetime=1: 90.00 ± 0.00 % after 2 epochs)."
+    )
+
+
+def test_an_accuracy_at_equal_wall_time_is_told_with_its_epochs_and_the_baseline(
+    tmp_path: Path,
+) -> None:
+    runs = {
+        "1": {"lifetime": 1, "accuracies": [0.5, 0.9], **ONCE},
+        "2": {"lifetime": 2, "accuracies": [0.5, 0.9], **TWICE},
+        "2-long": {"lifetime": 2, "accuracies": [0.5, 0.9, 0.92, 0.95], **TWICE},
+    }
+    folder = write_serial_runs(tmp_path / "sweep", runs)
+    sections = {"at equal epochs": ["1", "2"], "at equal wall time": ["1", "2-long"]}
+    jobs = [
+        {"folder": place, "section": section, "setting": f"lifetime={place[0]}"}
+        for section, names in sections.items()
+        for place in names
+    ]
+    (folder / PLAN).write_text(json.dumps({"jobs": jobs}))
+    sweep = read_sweep(folder)
+
+    assert verdict(sweep).endswith(
+        "At equal wall time it ends at 95.00 % after 4 epochs (lifetime=1: 90.00 % after 2 epochs)."
+    )
+    text = describe_sweep(sweep, None)
+    assert "| `lifetime=1` | 90.00 % after 2 epochs | 90.00 % after 2 epochs |" in text
+    assert "| `lifetime=2` | 90.00 % after 2 epochs | 95.00 % after 4 epochs |" in text
 
 
 def test_other_programs_beside_the_runs_are_mentioned(tmp_path: Path) -> None:
@@ -334,13 +364,33 @@ def test_other_programs_beside_the_runs_are_mentioned(tmp_path: Path) -> None:
     sweep = read_sweep(folder)
 
     assert sweep.notes == [
-        "Other programs worked beside 2 of the runs, and took up to 30 % of the cores: their times "
-        "are longer than on an idle machine."
+        "Other programs worked beside 2 runs, so that their times are longer than on an idle "
+        "machine: `1` (30 % of the cores), `2` (11 % of the cores)."
     ]
+    rows = list(csv.DictReader(io.StringIO(as_csv(sweep))))
+    assert [row["others_share"] for row in rows] == ["0.02", "0.3", "0.11", ""]
     assert sweep.notes[0] in describe_sweep(sweep, None)
     plan["others"] = {"0": 0.02}
     (folder / PLAN).write_text(json.dumps(plan))
     assert read_sweep(folder).notes == []
+    plan["others"] = {"1": 0.3}
+    (folder / PLAN).write_text(json.dumps(plan))
+    (note,) = read_sweep(folder).notes
+    assert "beside 1 run, so that its time is longer" in note and note.endswith(
+        "machine: `1` (30 % of the cores)."
+    )
+
+
+def test_of_many_runs_beside_which_others_worked_the_worst_are_named(tmp_path: Path) -> None:
+    names = [str(number) for number in range(8)]
+    folder = write_serial_runs(tmp_path / "sweep", {n: {"seed": int(n)} for n in names})
+    jobs = [{"folder": name, "section": "", "setting": "a"} for name in names]
+    others = {name: 0.1 + 0.1 * int(name) for name in names}  # of the first not more than a tenth
+    (folder / PLAN).write_text(json.dumps({"jobs": jobs, "others": others}))
+    (note,) = read_sweep(folder).notes
+
+    assert "beside 7 runs" in note and "machine: `7` (80 % of the cores), `6` (70 %" in note
+    assert note.endswith("`3` (40 % of the cores) and 2 more, see sweep.csv.")
 
 
 def test_a_plan_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -352,7 +402,7 @@ def test_a_plan_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "plan", ['{"jobs": [{"folder": "0", "setting": "x"}]}', '{"jobs": [1]}', '{"jobs": 1}',
-             '{"jobs": [], "others": 3}']
+             '{"jobs": [], "others": 3}', '{"jobs": [], "others": {"0": "much"}}']
 )  # fmt: skip
 def test_an_odd_plan_is_one_error(tmp_path: Path, plan: str) -> None:
     folder = lifetimes(tmp_path).folder
@@ -416,17 +466,60 @@ def test_the_table_of_runs_has_numbers_as_fractions_and_seconds(tmp_path: Path) 
         **{"warmup_s": "2.0", "time_to_target_s": "18.0", "epochs_to_target": "2.0"},
         **{"target": "0.99", "built": "180", "reused": "120", "wait_share": "0.516129"},
         **{"began": "2026-01-02T05:50:45+00:00", "ended": ""},
+        **{"num_continued": "0", "others_share": ""},
     }
 
 
-def test_a_run_that_was_continued_is_said_to_be(tmp_path: Path) -> None:
-    sweep = lifetimes(tmp_path)
-    file = sweep.folder / "0" / "status.json"
-    status = json.loads(file.read_text())
-    status["sessions"].insert(0, ["2026-01-01T00:00:00+00:00", None])  # it was killed
-    file.write_text(json.dumps(status))
+def killed(folder: Path, *, trained_on: bool) -> None:
+    """Make a run one that was killed, and then continued; perhaps with nothing left to train."""
+    status = json.loads((folder / "status.json").read_text())
+    (session,) = status["sessions"]
+    status["sessions"] = [[session[0], None], ["2026-03-01T00:00:00+00:00"] * 2]
+    (folder / "status.json").write_text(json.dumps(status))
+    if trained_on:
+        again = [{"time": "2026-03-01T00:00:00+00:00", "epoch": 1, "step": 4, "changes": {}}]
+        (folder / "resumes.yaml").write_text(json.dumps(again))
+
+
+def test_a_run_that_was_continued_is_named_and_counts_each_of_its_epochs_once(
+    tmp_path: Path,
+) -> None:
+    before = lifetimes(tmp_path)
+    killed(before.folder / "0", trained_on=True)
+    sweep = read_sweep(before.folder)
 
     assert len(read_history(sweep.folder / "0").sessions) == 2
-    assert read_sweep(sweep.folder).notes == [
-        "The times of 1 jobs add up what several processes took."
+    assert sweep.notes == [
+        "The time of 1 run adds up what several processes took, without what a kill lost: `0`."
     ]
+    assert sweep.doubts == []
+    for one, other in zip(before.first, sweep.first, strict=True):
+        assert one.time_s == other.time_s and one.built == other.built
+        assert one.time_to(0.9) == other.time_to(0.9)
+    rows = list(csv.DictReader(io.StringIO(as_csv(sweep))))
+    assert [row["num_continued"] for row in rows] == ["1", "0", "0", "0"]
+    assert rows[0]["ended"] == "2026-03-01T00:00:00+00:00"
+
+
+def test_a_run_that_was_killed_when_all_was_trained_is_as_it_would_have_been(
+    tmp_path: Path,
+) -> None:
+    before = lifetimes(tmp_path)
+    text = describe_sweep(before, None)
+    killed(before.folder / "0", trained_on=False)
+    sweep = read_sweep(before.folder)
+
+    assert sweep.notes == [] and sweep.doubts == []
+    assert describe_sweep(sweep, None) == text
+
+
+def test_what_ran_beside_the_part_of_a_run_that_was_killed_is_not_compared(
+    tmp_path: Path,
+) -> None:
+    folder = lifetimes(tmp_path).folder
+    status = json.loads((folder / "0" / "status.json").read_text())
+    ((began, _),) = status["sessions"]
+    status["sessions"] = [[began, "2026-01-02T05:51:00+00:00"], ["2026-03-01T00:00:00+00:00"] * 2]
+    (folder / "0" / "status.json").write_text(json.dumps(status))
+
+    assert read_sweep(folder).doubts == ["jobs ran at the same time"]  # as 1 began at 05:50:45

@@ -15,7 +15,7 @@ from PIL import Image
 
 from training.report import run_picture, sweep_picture, writing
 from training.report.__main__ import main
-from training.report.sweep import PLAN
+from training.report.plan import PLAN
 from training.report.writing import report_sweep, write_report, write_report_quietly
 
 RAMP = {0: {"magnitude": 0.3, "alpha": 3.0}, 4: {"magnitude": 1.0, "alpha": 10.0}}

@@ -26,7 +26,7 @@ from training.lifetime_sweep.plan import (
 from training.options import SweepConfig
 from training.recorded import changes
 from training.report.history import History, is_run, read_history
-from training.report.sweep import NOT_RUN, PLAN
+from training.report.plan import NOT_RUN, PLAN
 from training.resolved import NOT_OF_THE_RUN
 from training.sweeps import put_aside
 from training.tables import read_json

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import platform
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import accumulate, islice
 from pathlib import Path
@@ -14,12 +16,29 @@ from typing import Any
 import yaml
 
 from training.advice import Work, work_of
+from training.alive import is_alive
 from training.checks import ConfigError
 from training.tables import in_numbers, read_metrics
 from training.timing import PHASES
 
 Row = dict[str, float | None]
 Interval = tuple[datetime, datetime]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What the first lines of a log say of a training.
+
+    Attributes:
+        num_train, num_val: samples.
+        num_parameters: of the model.
+        device: that computed.
+    """
+
+    num_train: int | None = None
+    num_val: int | None = None
+    num_parameters: int | None = None
+    device: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,11 +51,12 @@ class History:
         overrides: what was typed.
         curriculum: first epoch -> parameter -> value.
         environment: versions and hardware.
-        status: running, done, interrupted or failed.
+        status: running, done, interrupted, failed, or killed: at work no more, and never ended.
         error: why it failed.
         sessions: when a process worked on it, from start to end.
         rows: of metrics.csv, an epoch each; a number or None, which may be NaN.
-        num_val: samples of the validation set, where the log says it.
+        num_continued: how often it was continued, and trained on.
+        told: what the log says of the training; empty where it does not.
     """
 
     directory: Path
@@ -48,7 +68,13 @@ class History:
     error: str | None
     sessions: list[Interval]
     rows: list[Row]
-    num_val: int | None = None
+    num_continued: int = 0
+    told: Told = field(default_factory=Told)
+
+    @property
+    def num_val(self) -> int | None:
+        """Samples of the validation set."""
+        return self.told.num_val
 
     @property
     def seed(self) -> int:
@@ -137,11 +163,12 @@ def read_history(folder: Path) -> History:
             overrides=_lines(folder / "overrides"),
             curriculum=_yaml(folder / "curriculum.yaml"),
             environment=_json(folder / "environment.json"),
-            status=status["status"],
+            status=_status(status),
             error=status.get("error"),
             sessions=_sessions(status),
             rows=[in_numbers(row) for row in read_metrics(folder)],
-            num_val=_num_val(folder / "train.log"),
+            num_continued=len(_yaml_list(folder / "resumes.yaml")),
+            told=_told(folder / "train.log"),
         )
         _ = history.seed
         history.work()  # which looks at all that is computed with
@@ -151,13 +178,24 @@ def read_history(folder: Path) -> History:
         raise ConfigError(f"{folder} holds a record that cannot be read: {reason}") from error
 
 
-def _num_val(log: Path) -> int | None:
-    """Return the size of the validation set that a log tells in its first lines."""
+_SAMPLES = re.compile(r"(\d+) samples for training, (\d+) for validation, ")
+_MODEL = re.compile(r" with (\d+) parameters on (\S+)$")
+
+
+def _told(log: Path) -> Told:
+    """Return what a log tells in its first lines."""
     if not log.exists():
-        return None
+        return Told()
     with open(log, encoding="utf-8", errors="replace") as file:
-        told = (re.search(r", (\d+) for validation, ", line) for line in islice(file, 200))
-        return next((int(found[1]) for found in told if found), None)
+        lines = [line.rstrip() for line in islice(file, 200)]
+    samples = next(filter(None, map(_SAMPLES.search, lines)), None)
+    model = next(filter(None, map(_MODEL.search, lines)), None)
+    return Told(
+        num_train=int(samples[1]) if samples else None,
+        num_val=int(samples[2]) if samples else None,
+        num_parameters=int(model[1]) if model else None,
+        device=model[2] if model else None,
+    )
 
 
 def _lines(file: Path) -> list[str]:
@@ -166,6 +204,18 @@ def _lines(file: Path) -> list[str]:
 
 def _yaml(file: Path) -> dict[Any, Any]:
     return _mapping(file, yaml.safe_load(file.read_text(encoding="utf-8")) if file.exists() else {})
+
+
+def _yaml_list(file: Path) -> list[Any]:
+    value = yaml.safe_load(file.read_text(encoding="utf-8")) if file.exists() else []
+    return value if isinstance(value, list) else []
+
+
+def _status(status: dict[str, Any]) -> str:
+    """Return how a run stands; the process of one that was killed could not write that down."""
+    here, own = status.get("host") == platform.node(), status.get("pid") == os.getpid()
+    is_gone = here and not own and not is_alive(status)
+    return "killed" if status["status"] == "running" and is_gone else str(status["status"])
 
 
 def _json(file: Path) -> dict[Any, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from training.advice import advise
 from training.report.history import History
 from training.report.text import duration, percent, table
+from training.report.trained import trained
 
 PHASE_NAMES = {
     "compute": "compute",
@@ -28,7 +29,7 @@ def describe_run(history: History, picture: str | None) -> str:
         history: of the run.
         picture: name of the picture's file beside the report; None where there is none.
     """
-    parts = [f"# {history.directory.name}", _opening(history)]
+    parts = [f"# {history.directory.name}", _opening(history), f"Trained: {trained([history])}."]
     if history.error:
         parts.append(f"It failed: `{' '.join(history.error.split())}`")
     if picture is not None:
@@ -115,8 +116,7 @@ def _making(history: History) -> list[tuple[str, Any]]:
     commit = (environment.get("git") or {}).get("commit")
     rows = [
         ("typed", f"`{shlex.join(history.overrides)}`" if history.overrides else "nothing"),
-        ("lifetime, seed", f"{config.get('lifetime')}, {config.get('seed')}"),
-        ("batch size, workers", f"{config.get('batch_size')}, {config.get('num_workers')}"),
+        ("seed", config.get("seed")),
         ("CPU", f"{cpu.get('model', 'unknown')}, {cpu.get('num_cores', '?')} cores"),
         ("GPU", gpus),
         ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
@@ -124,8 +124,9 @@ def _making(history: History) -> list[tuple[str, Any]]:
     ]
     if history.sessions:
         rows.append(("began", f"{history.sessions[0][0]:%Y-%m-%d %H:%M:%S %Z}"))
-    if len(history.sessions) > 1:
-        rows.append(("continued", f"{len(history.sessions) - 1} times; the times are added up"))
+    if history.num_continued:
+        often = "once" if history.num_continued == 1 else f"{history.num_continued} times"
+        rows.append(("continued", f"{often}; times are added up, without what a kill lost"))
     return rows
 
 

@@ -63,6 +63,12 @@ class Setting:
     num_missing: int = 0
 
     @property
+    def epochs(self) -> str:
+        """How many epochs the runs trained: `8`, or `8 to 9`."""
+        counts = sorted({len(run.rows) for run in self.runs})
+        return " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+
+    @property
     def last_accuracy(self) -> Spread:
         """Accuracy of the last evaluation, a fraction."""
         return Spread.of(points[-1][2] if points else math.nan for points in self._points())

@@ -11,12 +11,15 @@ from training.report.history import History
 from training.report.settings import Setting, Spread
 from training.report.sweep import Sweep
 from training.report.text import duration, percent, table
-from training.report.verdict import capital, gain, verdict, with_range
+from training.report.trained import trained
+from training.report.verdict import after_epochs, capital, gain, verdict, with_range
 
 
 def describe_sweep(sweep: Sweep, picture: str | None) -> str:
     """Return the report as Markdown; `picture` is a file's name beside it, or None."""
     parts = [f"# {sweep.folder.name}", f"**{verdict(sweep)}**"]
+    if sweep.runs:
+        parts.append(f"Trained: {trained(sweep.runs)}.")
     if picture is not None:
         parts.append(f"![accuracy over time and over epochs, by setting]({picture})")
     if len(sweep.sections) > 1:
@@ -28,9 +31,8 @@ def describe_sweep(sweep: Sweep, picture: str | None) -> str:
     if sweep.unfinished:
         rows = [(f"`{job}`", how) for job, how in sweep.unfinished]
         parts += ["## Not compared", table(("job", "ended"), rows)]
-    histories = [run for group in sweep.sections.values() for one in group for run in one.runs]
-    if histories:
-        parts += ["## How it was made", _making(sweep, histories)]
+    if sweep.runs:
+        parts += ["## How it was made", _making(sweep, sweep.runs)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -42,11 +44,10 @@ def _settings_table(sweep: Sweep, settings: list[Setting]) -> str:
         head += [f"time to {target}", "epochs to it", "faster", "time", "warm-up", "waiting"]
     rows = []
     for setting in settings:
-        epochs = sorted({len(run.rows) for run in setting.runs})
         row = [
             f"`{setting.name}`",
             len(setting.runs),
-            " to ".join(map(str, {epochs[0]: 0, epochs[-1]: 0})),
+            setting.epochs,
             with_range(setting.last_accuracy),
             with_range(setting.best_accuracy),
             f"{setting.built.mean:,.0f}",
@@ -70,7 +71,7 @@ def _accuracy_table(sweep: Sweep) -> str:
     rows = []
     for name in names:
         found = [{s.name: s for s in group}.get(name) for group in sweep.sections.values()]
-        cells = ["-" if s is None else with_range(s.last_accuracy) for s in found]
+        cells = ["-" if s is None else after_epochs(s) for s in found]
         rows.append([f"`{name}`", *cells])
     return table(["setting", *sweep.sections], rows)
 
@@ -110,7 +111,7 @@ def _legend(sweep: Sweep) -> list[str]:
 
 def _making(sweep: Sweep, histories: list[History]) -> str:
     first = histories[0]
-    cpu, packages = first.environment.get("cpu", {}), first.environment.get("packages", {})
+    cpu = first.environment.get("cpu", {})
     commits = {(h.environment.get("git") or {}).get("commit") or "unknown" for h in histories}
     common = [t for t in first.overrides if all(t in h.overrides for h in histories)]
     typed = ("typed for all", f"`{' '.join(common)}`" if common else "nothing")
@@ -118,7 +119,6 @@ def _making(sweep: Sweep, histories: list[History]) -> str:
         ("command", f"`{sweep.command}`") if sweep.command else typed,
         ("CPU", f"{cpu.get('model', 'unknown')}, {cpu.get('num_cores', '?')} cores"),
         ("GPU", ", ".join(first.environment.get("gpu", [])) or "none"),
-        ("torch", packages.get("torch", "unknown")),
         ("commit", ", ".join(sorted(commits))),
     ]
     began = [h.sessions[0][0] for h in histories if h.sessions]
@@ -130,7 +130,7 @@ def _making(sweep: Sweep, histories: list[History]) -> str:
 CSV_COLUMNS = (
     *("section", "setting", "job", "lifetime", "seed", "epochs", "last_accuracy", "best_accuracy"),
     *("time_s", "warmup_s", "time_to_target_s", "epochs_to_target", "target", "built", "reused"),
-    *("wait_share", "began", "ended"),
+    *("wait_share", "began", "ended", "num_continued", "others_share"),
 )
 
 
@@ -169,5 +169,7 @@ def _csv_row(sweep: Sweep, section: str, setting: Setting, run: History) -> dict
         "reused": round(run.total("reused")),
         "began": run.sessions[0][0].isoformat() if run.sessions else "",
         "ended": run.sessions[-1][1].isoformat() if run.sessions else "",
+        "num_continued": run.num_continued,
+        "others_share": sweep.others.get(run.directory.name, ""),
         **{name: round(v.mean, 6) if v.values else "" for name, v in values.items()},
     }

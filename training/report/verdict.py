@@ -164,9 +164,10 @@ def _further(sweep: Sweep, baseline: Setting, chosen: Setting) -> list[str]:
             continue
         best = max(settings, key=lambda s: s.last_accuracy.mean if s.last_accuracy.values else 0)
         if same.runs != chosen.runs:
-            others.append(f"{name} it ends at {with_range(same.last_accuracy)}")
+            shortest = next((s for s in settings if s.lifetime == baseline.lifetime), same)
+            others.append(f"{name} it ends at {_beside(same, shortest)}")
         elif not keeps_accuracy(same, best):
-            others.append(f"{name} {best.name} ends higher, at {with_range(best.last_accuracy)}")
+            others.append(f"{name} {best.name} ends higher, at {_beside(best, same)}")
     return [*said, *([f"{capital(', '.join(others))}."] if others else [])]
 
 
@@ -186,6 +187,17 @@ def with_range(accuracy: Spread) -> str:
     if len(accuracy.values) == 1:
         return percent(accuracy.mean)
     return f"{100 * accuracy.mean:.2f} ± {100 * accuracy.half_range:.2f} %"
+
+
+def _beside(setting: Setting, other: Setting) -> str:
+    text = after_epochs(setting)
+    return text if other is setting else f"{text} ({other.name}: {after_epochs(other)})"
+
+
+def after_epochs(setting: Setting) -> str:
+    """Return an accuracy with the epochs that it took: `99.3 ± 0.2 % after 8 epochs`."""
+    epochs = "1 epoch" if setting.epochs == "1" else f"{setting.epochs} epochs"
+    return f"{with_range(setting.last_accuracy)} after {epochs}"
 
 
 def capital(text: str) -> str:
