@@ -78,7 +78,7 @@ def write_run(
         **config,
     }
     written = {
-        "config.yaml": yaml.safe_dump(settings),
+        "config.yaml": yaml.safe_dump(settings | config),
         "train.log": log,
         "overrides": "".join(f"{text}\n" for text in overrides),
         "curriculum.yaml": yaml.safe_dump(curriculum),

@@ -19,6 +19,7 @@ from training import checkpoint, loop
 from training.checks import ConfigError
 from training.config import load_config
 from training.options import ReportConfig
+from training.report.history import read_history
 from training.signals import Interrupted
 from training.tables import read_json
 
@@ -182,8 +183,11 @@ def test_a_run_that_was_killed_after_its_last_checkpoint_is_done(
 
     after = read_json(file)
     assert (after["status"], after["config"], len(updates.seen)) == ("done", status["config"], 12)
-    assert [end is None for _, end in after["sessions"]] == [True, False]
+    (began, end), (again, _) = after["sessions"]
+    assert began <= end <= again and None not in after["sessions"][1]
     assert [row["epoch"] for row in runs.rows(tmp_path)] == [0, 1, 2]
+    history = read_history(tmp_path)
+    assert (history.status, history.num_continued, len(history.rows)) == ("done", 0, 3)
 
 
 def test_a_run_that_ended_early_says_so(

@@ -42,7 +42,7 @@ def panels(figure: Figure) -> list[Any]:
 
 def shown_texts(figure: Figure) -> list[Any]:
     """Return the title, and the titles, labels, ticks and legends of the panels."""
-    texts = [figure._suptitle]
+    texts = [figure._suptitle, figure._supxlabel]
     for axes in panels(figure):
         texts += [axes.title, axes.xaxis.label, axes.yaxis.label]
         legend = axes.get_legend()

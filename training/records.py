@@ -31,7 +31,7 @@ from training.redaction import Redaction
 from training.resolved import config_digest
 from training.sections import Table
 from training.signals import Signals
-from training.tables import as_csv, in_numbers, read_json, read_metrics
+from training.tables import as_csv, earlier_sessions, in_numbers, read_json, read_metrics
 
 log = logging.getLogger("training")
 
@@ -129,7 +129,7 @@ class Run:
         self._is_begun = True
         if not self._writes:
             return []
-        self._sessions = read_json(self.directory / "status.json").get("sessions", [])
+        self._sessions = earlier_sessions(self.directory)
         self._status("running")
         kept = [row for row in read_metrics(self.directory) if int(row["epoch"]) < epoch]
         self._write("metrics.csv", as_csv(kept))  # without what a kill left half written
@@ -153,7 +153,7 @@ class Run:
         if recorded.get("status") == "done" or self._record.changes:
             return
         self._is_begun = True
-        self._sessions = recorded.get("sessions", [])
+        self._sessions = earlier_sessions(self.directory)
         self._status("running")
 
     def record_inputs(self, marks: dict[str, str]) -> None:

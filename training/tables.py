@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,22 @@ def read_json(file: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def earlier_sessions(directory: Path) -> list[list[str | None]]:
+    """Return from when to when processes worked on a run that goes on.
+
+    One that was killed did so until it last wrote something, which the times of the files tell as
+    long as nothing else is written.
+    """
+    status = directory / "status.json"
+    sessions: list[list[str | None]] = read_json(status).get("sessions", [])
+    if sessions and sessions[-1][1] is None:
+        checkpoints = (directory / "checkpoints").glob("*.pt")
+        written = [status, directory / "metrics.csv", *checkpoints]
+        latest_s = max(file.stat().st_mtime for file in written if file.exists())
+        sessions[-1][1] = datetime.fromtimestamp(latest_s, UTC).isoformat(timespec="seconds")
+    return sessions
 
 
 def read_metrics(directory: Path) -> list[dict[str, str]]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
 import shlex
 import shutil
 import signal
+import subprocess
+import sys
 import time
 import weakref
 from pathlib import Path
@@ -16,12 +19,13 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from commands import PROJECT, SMALL, Trainer, without_times
+from commands import PROJECT, SMALL, Trainer, metrics, without_times
 from hydra.core.config_store import ConfigStore
 
 import training.device
 from training import loop
 from training.records import Run
+from training.report.history import read_history
 
 TINY = ("trainer.fast_dev_run=true", "augment=none")
 
@@ -225,6 +229,70 @@ def test_a_folder_belongs_to_one_sweep_at_a_time_until_its_process_is_killed(
     os.killpg(first.pid, signal.SIGKILL)
     first.communicate()
     assert train.here("-m", "seed=0,1", place, *TINY).code == 0
+
+
+KILL_ITSELF = """
+import os, runpy, signal, sys
+from training import loop
+from training.records import Run
+
+def kill(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+update = loop.update
+
+def kill_in_the_third_update(trainer, state, *rest):
+    update(trainer, state, *rest)
+    state.step == 3 and kill()
+
+if os.environ["MOMENT"] == "when all is trained":
+    Run._end = kill
+else:
+    loop.update = kill_in_the_third_update
+sys.argv[0] = os.environ["SCRIPT"]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["when all is trained", "within an epoch"])
+def test_a_job_that_was_killed_and_went_on_counts_in_the_report_as_what_was_trained(
+    train: Trainer, moment: str
+) -> None:
+    small = [word for word in SMALL if word != "report.enabled=false"]
+    words = [*small, "-m", "lifetime=1,2", "augment=none", f"hydra.sweep.dir={train.folder / 'it'}"]
+    killed = subprocess.run(
+        [sys.executable, "-c", KILL_ITSELF, *words],
+        cwd=train.folder,
+        env={
+            **os.environ,
+            **{"MOMENT": moment, "SCRIPT": str(PROJECT / "train.py"), "PYTHONPATH": str(PROJECT)},
+        },
+        capture_output=True,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert statuses(train.folder / "it") == {"0": "running"}
+    assert read_history(train.folder / "it" / "0").status == "killed"
+    again = train.here(*words, small=False)
+    assert (again.code, statuses(train.folder / "it")) == (0, {"0": "done", "1": "done"})
+
+    history = read_history(train.folder / "it" / "0")
+    (began, first_end), (went_on, ended) = history.sessions
+    assert began <= first_end <= went_on <= ended
+    with open(train.folder / "it" / "sweep.csv", newline="") as file:
+        row, other = csv.DictReader(file)
+    assert (row["epochs"], row["built"], row["reused"]) == ("3", "192", "0")
+    seconds = sum(
+        float(line["epoch_s"]) - float(line["warmup_s"])
+        for line in metrics(Path(history.directory))
+    )
+    assert float(row["time_s"]) == pytest.approx(seconds, abs=1e-3)
+    trained_on = "0" if moment == "when all is trained" else "1"
+    assert (row["num_continued"], other["num_continued"]) == (trained_on, "0")
+    said = (train.folder / "it" / "report.md").read_text()
+    assert ("several processes took, without what a kill lost: `0`." in said) == (trained_on == "1")
+    assert "Not compared" not in said and "No times are compared" not in said
 
 
 def test_files_that_are_edited_while_jobs_wait_change_none_of_them(

@@ -13,6 +13,7 @@ from training.report.style import (
     PHASE_STYLES,
     SAMPLE_STYLES,
     Style,
+    caption,
     drawing,
     legend_below,
     line_style,
@@ -21,6 +22,7 @@ from training.report.style import (
     whole_numbers,
 )
 from training.report.text import shortened, time_unit
+from training.report.trained import trained
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,7 +36,7 @@ def draw_run(history: History, path: Path) -> None:
     """Draw a run of which at least one epoch ended."""
     parameters = _numeric_parameters(history)
     num_rows = 3 if parameters else 2
-    with drawing(10, 3.2 * num_rows) as figure:
+    with drawing(10, 3.2 * num_rows + 0.2) as figure:
         grid = figure.add_gridspec(num_rows, 2)
         _draw_loss(figure.add_subplot(grid[0, 0]), history)
         _draw_accuracy(figure.add_subplot(grid[0, 1]), history)
@@ -43,6 +45,7 @@ def draw_run(history: History, path: Path) -> None:
         if parameters:
             _draw_curriculum(figure.add_subplot(grid[2, :]), history, parameters)
         _title(figure, history)
+        caption(figure, trained([history]))
         save(figure, path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -84,6 +85,11 @@ def drawing(width: float, height: float) -> Iterator[Figure]:
             yield Figure(figsize=(width, height), layout="constrained")  # pyplot keeps every one
     finally:
         font_log.setLevel(level)
+
+
+def caption(figure: Figure, text: str, width: int = 170) -> None:
+    """Put a text below all that is drawn; it wraps after so many characters."""
+    figure.supxlabel(textwrap.fill(text, width), fontsize=7.5)
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from training.report.settings import Setting, Spread
-from training.report.style import drawing, line_style, save, say, whole_numbers
+from training.report.style import caption, drawing, line_style, save, say, whole_numbers
 from training.report.sweep import Sweep
 from training.report.text import percent, shortened, time_unit
+from training.report.trained import trained
 from training.report.verdict import verdict
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def draw_sweep(sweep: Sweep, path: Path) -> None:
     for together in (" %", " ± "):
         text = text.replace(together, together.replace(" ", "\N{NO-BREAK SPACE}"))
     title = textwrap.fill(text, 125)
-    with drawing(10, sum(heights) + 0.2 * title.count("\n") + 0.3) as figure:
+    with drawing(10, sum(heights) + 0.2 * title.count("\n") + 0.6) as figure:
         upper, lower = figure.subfigures(2, 1, height_ratios=heights)
         _draw_curves(upper, sweep, settings)
         grid = lower.add_gridspec(num_rows, 2)
@@ -59,6 +60,7 @@ def draw_sweep(sweep: Sweep, path: Path) -> None:
             handles = _section_handles(sweep)
             lower.legend(handles=handles, loc="outside lower center", ncols=4)
         figure.suptitle(title, fontsize=9.5)
+        caption(figure, trained(sweep.runs))
         save(figure, path)
 
 

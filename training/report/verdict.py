@@ -190,6 +190,9 @@ def with_range(accuracy: Spread) -> str:
 
 
 def _beside(setting: Setting, other: Setting) -> str:
+    """Return the accuracy of a setting, with that of another one; epochs where they differ."""
+    if other is not setting and other.epochs == setting.epochs:
+        return with_range(setting.last_accuracy)
     text = after_epochs(setting)
     return text if other is setting else f"{text} ({other.name}: {after_epochs(other)})"
 
