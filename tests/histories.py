@@ -72,7 +72,7 @@ def write_run(
     settings = {
         "model": model,
         "epochs": 3,
-        "batch_size": 25,
+        "batch_size": 10,
         "num_workers": 2,
         "device": "auto",
         **config,

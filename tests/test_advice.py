@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from training.advice import Work, advise, hiding_lifetime
+from training.advice import Work, advise, hiding_lifetime, work_of
 
 WORK = Work(
     lifetime=1, num_workers=2, wait_s=48, train_s=100, built=1000, reused=0, build_s=144, read_s=0
@@ -88,3 +88,29 @@ def test_a_run_without_anything_is_not_advised_nonsense() -> None:
     assert advise(replace(WORK, built=0, reused=1000, build_s=0, read_s=100)).endswith(
         "little of it is building"
     )
+
+
+def test_a_few_batches_are_not_judged() -> None:
+    assert advise(replace(WORK, num_batches=9)) == (
+        "too few batches to say what bounds it (9, of which 10 are needed)"
+    )
+    assert advise(replace(WORK, num_batches=10)) == advise(WORK)
+    assert advise(replace(WORK, num_batches=1, wait_s=0)).startswith("too few batches")
+
+
+def test_batches_are_counted_over_all_epochs_but_the_first() -> None:
+    rows = [
+        {"epoch": 0, "built": 100, "reused": 0, "wait_s": 1.0, "build_s": 1.0},
+        {"epoch": 1, "built": 50, "reused": 51, "wait_s": 1.0, "build_s": 1.0},
+        {"epoch": 2, "built": 50, "reused": 50, "wait_s": 1.0, "build_s": 1.0},
+    ]
+
+    def count(rows: list[dict[str, float]], **options: int) -> int:
+        work = work_of(rows, 2, 2, None, **options)
+        assert work is not None
+        return work.num_batches
+
+    assert count(rows, batch_size=10) == 11 + 10
+    assert count(rows, batch_size=10, num_ranks=2) == 6 + 5  # of each rank
+    assert count(rows[:1], batch_size=100) == 1
+    assert count(rows) == 0  # as the size is not known

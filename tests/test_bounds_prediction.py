@@ -47,6 +47,16 @@ def test_workers_that_are_slower_than_the_training_are_the_bound() -> None:
     assert one.epoch_s == pytest.approx(10 + 0.2 + 0.75)
 
 
+def test_what_else_an_epoch_and_a_batch_take_is_added() -> None:
+    costs = replace(COSTS, rest_s=0.03, rest_batch_s=0.01)
+    first, sixteen = predict(costs, 1, ONE), predict(costs, 16, TWO)
+
+    # Where input is the bound, only behind the last batch is it waited for; else in each of ten.
+    assert first.epoch_s == pytest.approx(10 + 0.2 + 0.75 + 0.03 + 0.01)
+    assert sixteen.epoch_s == pytest.approx(predict(COSTS, 16, TWO).epoch_s + 0.03 + 10 * 0.01)
+    assert sixteen.compute_s == pytest.approx(2.1)
+
+
 def test_at_a_longer_lifetime_the_share_that_is_built_is_stored_as_well() -> None:
     one = predict(COSTS, 4, ONE)
 

@@ -163,6 +163,35 @@ def test_the_shape_that_a_value_must_have_is_shown(
     assert str(caught.value).endswith(f", but got {key}={OmegaConf.select(composed, key)}")
 
 
+LIFETIMES = "null or two or more positive whole numbers, each once, like [1,2,4]"
+SEEDS, EQUAL = "whole numbers, each once, like [0,1,2]", "a list, [epochs] or [epochs,wall_time]"
+
+
+@pytest.mark.parametrize(
+    ("key", "rule", "values"),
+    [
+        (
+            "sweep.lifetimes",
+            LIFETIMES,
+            [[1.5], [1, "x"], [1, [2]], [], [2], [0, 1], [1, 1], [-1, 2], 3, "epochs", {"a": 1}],
+        ),
+        ("sweep.seeds", SEEDS, [[1.5], ["x"], [], [1, 1], 3, "x", None]),
+        ("sweep.equal", EQUAL, ["epochs", ["time"], [], ["epochs"] * 2, [["epochs"]], 3, None]),
+        ("tracker.wandb", "null or a mapping", [3, "x", [1]]),
+    ],
+)
+def test_the_whole_of_a_list_is_shown_with_its_rule(
+    composed: DictConfig, key: str, rule: str, values: list[Any]
+) -> None:
+    for value in values:
+        changed = copy.deepcopy(composed)
+        OmegaConf.update(changed, key, value, merge=False, force_add=True)
+        with pytest.raises(ConfigError) as caught:
+            load_config(changed)
+        given = "null" if value is None else value
+        assert str(caught.value) == f"{key} must be {rule}, but got {key}={given}"
+
+
 def test_a_number_of_a_list_is_checked_as_well(composed: DictConfig) -> None:
     composed.data.mean = [0.1, "much", 0.3]
     with pytest.raises(ConfigError, match=r"^data\.mean\[1\] must be"):

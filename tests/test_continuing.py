@@ -20,6 +20,7 @@ from training.checks import ConfigError
 from training.config import load_config
 from training.options import ReportConfig
 from training.report.history import read_history
+from training.report.run import describe_run
 from training.signals import Interrupted
 from training.tables import read_json
 
@@ -188,6 +189,21 @@ def test_a_run_that_was_killed_after_its_last_checkpoint_is_done(
     assert [row["epoch"] for row in runs.rows(tmp_path)] == [0, 1, 2]
     history = read_history(tmp_path)
     assert (history.status, history.num_continued, len(history.rows)) == ("done", 0, 3)
+
+
+def test_a_trial_of_one_batch_is_not_judged_when_it_goes_on(
+    watch: Watch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = (*BASE, "trainer.fast_dev_run=true")
+    watch.start(tmp_path, *options, stop=0)
+    watch.start(tmp_path, *options)
+    said = capsys.readouterr().out
+
+    assert "too few batches to say what bounds it (1, of which 10 are needed)" in said
+    assert "would hide" not in said and "-bound" not in said
+    history = read_history(tmp_path)
+    assert (history.status, len(history.rows), history.num_continued) == ("done", 1, 1)
+    assert "**Too few batches to say what bounds it (1," in describe_run(history, None)
 
 
 def test_a_run_that_ended_early_says_so(

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ from runs import train, without_times
 
 from reuseloader.trace import Span
 from training.profiling import NoProfiler, add_spans
+from training.targets import PROJECT
 
 EPOCHS = ("epochs=2", "lifetime=2", "augment=digits", "tracker.profile=true")
 
@@ -117,6 +121,25 @@ def test_times_of_the_loader_are_moved_to_the_clock_of_the_profiler() -> None:
         "args": {"index": 3},
     }  # fmt: skip
     assert trace["traceEvents"][5]["name"] == "process_name"
+
+
+@pytest.mark.slow
+def test_on_a_cpu_the_profiler_prints_nothing_of_its_own(tmp_path: Path) -> None:
+    # In a process of its own: the level is read once in each.
+    code = "import sys, pathlib, runs; runs.train(pathlib.Path(sys.argv[1]), *sys.argv[2:])"
+    variables = {name: value for name, value in os.environ.items() if name != "KINETO_LOG_LEVEL"}
+    variables |= {"PYTHONPATH": f"{PROJECT}{os.pathsep}{PROJECT / 'tests'}"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "run"), *EPOCHS, "batch_size=4"],
+        env=variables | {"CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert (tmp_path / "run" / "trace.json").exists()
+    assert done.stderr == ""
+    assert "trace          " in done.stdout and ".cpp:" not in done.stdout
 
 
 def test_nothing_is_done_where_no_trace_is_wanted() -> None:

@@ -92,6 +92,26 @@ def test_the_verdict_names_the_fastest_that_keeps_the_accuracy(tmp_path: Path) -
     )
 
 
+def test_the_report_says_by_what_rule_a_lifetime_is_chosen(tmp_path: Path) -> None:
+    said = describe_sweep(lifetimes(tmp_path), None)
+
+    # Seeds of lifetime=1 end at 100 and 98 %.
+    assert (
+        "The choice: a lifetime keeps the accuracy if its mean ends at most 1 points below "
+        "lifetime=1 on the same seeds, and no seed of it more than 2 below the lowest there. Of "
+        "those that do, the one that reaches the target soonest is chosen; of several within 5 % "
+        "of that, the shortest lifetime."
+    ) in said
+    single = write_serial_runs(tmp_path / "single", {"0": {"accuracies": [0.9]}})
+    assert "The choice:" not in describe_sweep(read_sweep(single), None)
+
+
+def test_several_that_lose_accuracy_are_named_together(tmp_path: Path) -> None:
+    sweep = seeds_of(tmp_path / "sweep", {1: [0.99] * 2, 2: [0.9] * 2, 4: [0.8] * 2, 8: [0.7] * 2})
+    text = verdict(sweep)
+    assert "loses" not in text and " lose accuracy." in text
+
+
 def test_of_lifetimes_that_are_about_as_fast_the_shorter_is_chosen(tmp_path: Path) -> None:
     runs = {
         "0": {"lifetime": 1, "accuracies": [0.5, 0.9], **ONCE},
@@ -367,6 +387,9 @@ def test_other_programs_beside_the_runs_are_mentioned(tmp_path: Path) -> None:
         "Other programs worked beside 2 runs, so that their times are longer than on an idle "
         "machine: `1` (30 % of the cores), `2` (11 % of the cores)."
     ]
+    assert verdict(sweep).endswith(
+        "Beside 2 of these 4 runs other programs took up to 30 % of the cores."
+    )
     rows = list(csv.DictReader(io.StringIO(as_csv(sweep))))
     assert [row["others_share"] for row in rows] == ["0.02", "0.3", "0.11", ""]
     assert sweep.notes[0] in describe_sweep(sweep, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import multiprocessing
 import os
 import platform
@@ -307,3 +308,28 @@ def test_the_best_value_is_read_back_as_it_was_returned(tmp_path: Path) -> None:
     assert best_value(tmp_path, "val_loss") == 0.1 + 0.2
     (tmp_path / "metrics.csv").unlink()
     assert best_value(tmp_path, "val_loss") == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "losses", "best_accuracy", "best_loss"),
+    [
+        (["nan", 0.5, "nan", 0.4], [0.7, 0.8, 0.1, 0.9], 0.5, 0.1),
+        ([0.9, 0.5, 0.1], ["nan", 0.8, 0.9], 0.5, 0.8),  # of an evaluation that is half a number
+        ([0.5, 0.4], [-0.5, "nan"], 0.5, -0.5),
+        (["nan", "nan"], ["nan", "nan"], -math.inf, math.inf),
+        (["", ""], ["", ""], -math.inf, math.inf),
+        ([0.0, "nan"], ["inf", "nan"], 0.0, math.inf),
+    ],
+)
+def test_a_value_that_is_no_number_is_never_the_best(
+    tmp_path: Path,
+    accuracies: list[Any],
+    losses: list[Any],
+    best_accuracy: float,
+    best_loss: float,
+) -> None:
+    rows = [f"{n},{a},{b}\n" for n, (a, b) in enumerate(zip(accuracies, losses, strict=True))]
+    (tmp_path / "metrics.csv").write_text("epoch,val_accuracy,val_loss\n" + "".join(rows))
+
+    assert best_value(tmp_path, "val_accuracy") == best_accuracy
+    assert best_value(tmp_path, "val_loss") == best_loss

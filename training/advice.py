@@ -9,6 +9,9 @@ from typing import Any
 COMPUTE_BOUND = 0.05
 """Share of waiting below which a run counts as bound by compute: less is not worth a change."""
 
+LEAST_BATCHES = 10
+"""Batches below which nothing is judged: of few, many were prepared before the clock ran."""
+
 MAX_LIFETIME = 16  # a longer one saves at most another 1/16 of the builds, and costs variety
 
 
@@ -25,6 +28,7 @@ class Work:
         read_s: seconds in which samples were read, over all workers.
         num_cores: that training and workers share; None where training computes on a GPU.
         num_ranks: processes that train, each with workers of its own.
+        num_batches: that the times are of; 0 where it is not known.
         num_firsts: samples of all the first batches of the epochs, each of which one worker makes
             while nothing else can be done.
     """
@@ -39,7 +43,13 @@ class Work:
     read_s: float = 0.0
     num_cores: int | None = None
     num_ranks: int = 1
+    num_batches: int = 0
     num_firsts: int = 0
+
+    @property
+    def is_too_short(self) -> bool:
+        """Whether there were too few batches to say what bounded them."""
+        return 0 < self.num_batches < LEAST_BATCHES
 
     @property
     def wait_share(self) -> float:
@@ -109,8 +119,16 @@ def work_of(
         read_s=total("read_s"),
         num_cores=num_cores,
         num_ranks=num_ranks,
+        num_batches=_num_batches(rows, batch_size * num_ranks),
         num_firsts=min(batch_size * len(rows), int(total("built", "reused"))),
     )
+
+
+def _num_batches(rows: list[dict[str, Any]], size: int) -> int:
+    """Return how many batches of so many samples some epochs had; 0 where the size is not known."""
+    if size == 0:
+        return 0
+    return sum(math.ceil(((row["built"] or 0) + (row["reused"] or 0)) / size) for row in rows)
 
 
 def hiding_lifetime(work: Work) -> int | None:
@@ -126,6 +144,9 @@ def hiding_lifetime(work: Work) -> int | None:
 
 def advise(work: Work) -> str:
     """Return a line: what bounded the training, and what another lifetime would do about it."""
+    if work.is_too_short:
+        count = f"{work.num_batches}, of which {LEAST_BATCHES} are needed"
+        return f"too few batches to say what bounds it ({count})"
     share = f"{100 * work.wait_share:.0f} % of the time waiting"
     if work.wait_share < COMPUTE_BOUND:
         if work.fills_the_cores:

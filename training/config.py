@@ -14,7 +14,7 @@ from omegaconf.errors import ValidationError as OmegaConfValidationError
 
 from training.checks import ConfigError, check, check_minimum
 from training.data.folders import class_names
-from training.options import ReportConfig, SweepConfig, TrackerConfig, TrainerConfig
+from training.options import LIST_RULES, ReportConfig, SweepConfig, TrackerConfig, TrainerConfig
 from training.sections import (
     AugmentConfig,
     CacheConfig,
@@ -230,8 +230,9 @@ def _full_key(error: OmegaConfBaseException) -> str:
 
 def _wrong_type(error: OmegaConfBaseException, composed: DictConfig) -> ConfigError:
     key = str(error.full_key or _culprit(composed))
-    if key.startswith("curriculum.table"):
-        key = "curriculum.table"  # of which the whole shows what is wrong
+    for name in ("curriculum.table", *LIST_RULES):
+        if key.startswith(name):
+            key = name  # of which the whole shows what is wrong
     value = OmegaConf.select(composed, key, throw_on_resolution_failure=False)
     hint: Any = Config
     for name in key.split("."):
@@ -245,12 +246,14 @@ def _rule(key: str, hint: Any, value: Any) -> str:
     for kind, text in words.items():
         if hint in (kind, kind | None):
             return text
+    if key in LIST_RULES:
+        return LIST_RULES[key]
     if hint == Table | None:
         return "rows by first epoch, like {0: {magnitude: 0.3}, 4: {magnitude: 1.0}}"
     if key.endswith("]"):
         return "a number"
     if get_origin(hint) is UnionType:
-        return "null or a list of integers, like [1,2,4]"
+        return "null or a mapping"
     if hint == Node and isinstance(value, str):
         return f"a mapping, like {key}._target_={value}"
     if is_dataclass(hint):

@@ -90,6 +90,13 @@ class ReportConfig:
 EQUAL = ("epochs", "wall_time")
 """What the runs of a sweep over lifetimes may have in common."""
 
+LIST_RULES = {
+    "sweep.lifetimes": "null or two or more positive whole numbers, each once, like [1,2,4]",
+    "sweep.seeds": "whole numbers, each once, like [0,1,2]",
+    "sweep.equal": "a list, [epochs] or [epochs,wall_time]",
+}
+"""What the lists of a config must be, for the messages."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SweepConfig:
@@ -104,9 +111,9 @@ class SweepConfig:
         if self.lifetimes is not None:
             lifetimes = self.lifetimes
             several = len(set(lifetimes)) == len(lifetimes) > 1 and min(lifetimes) >= 1
-            rule = "null or several positive integers, each once"
-            check("sweep.lifetimes", lifetimes, several, rule)
+            check("sweep.lifetimes", lifetimes, several, LIST_RULES["sweep.lifetimes"])
         seeds, equal = self.seeds, self.equal
-        check("sweep.seeds", seeds, 0 < len(seeds) == len(set(seeds)), "integers, each once")
+        once = 0 < len(seeds) == len(set(seeds))
+        check("sweep.seeds", seeds, once, LIST_RULES["sweep.seeds"])
         known = equal in (["epochs"], list(EQUAL), list(reversed(EQUAL)))
-        check("sweep.equal", equal, known, "[epochs] or [epochs,wall_time]")
+        check("sweep.equal", equal, known, LIST_RULES["sweep.equal"])

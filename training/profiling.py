@@ -77,6 +77,9 @@ class Profiler(NoProfiler):
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(ProfilerActivity.CUDA)
+        else:
+            # Kineto, below the profiler, prints when it starts and stops, and that there is no GPU.
+            os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # above all of its levels
         skipped, warmup = (_SKIPPED, _WARMUP) if num_updates > _SKIPPED + _WARMUP else (0, 1)
         self._num_skipped = skipped + warmup
         active = max(1, min(NUM_STEPS, num_updates - self._num_skipped))

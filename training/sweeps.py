@@ -23,7 +23,7 @@ from training.checks import ConfigError
 from training.metrics import monitored
 from training.options import MONITORS
 from training.state import Best
-from training.tables import read_metrics
+from training.tables import in_numbers, read_metrics
 
 _STARTED = Path(".sweep", "started")
 _CONF = Path(".sweep", "conf")
@@ -242,12 +242,16 @@ def put_aside(folder: Path) -> None:
 
 
 def best_value(run: Path, monitor: str) -> float:
-    """Return the best value of a column of a run's metrics.csv, as the run itself returned it."""
+    """Return the best value of a column of a run's metrics.csv, as the run itself returned it.
+
+    NaN is never the best, nor is an evaluation whose loss is NaN; where all are, the worst value
+    there is: -inf of an accuracy, inf of a loss.
+    """
     best = Best.of(monitor)
-    for row in read_metrics(run):
-        if row.get(monitor):
-            value = monitored({name: float(row[name] or math.nan) for name in MONITORS}, monitor)
-            best.update(value, int(row["epoch"] or 0))
+    for row in map(in_numbers, read_metrics(run)):
+        if row.get(monitor) is not None:
+            values = {name: math.nan if row.get(name) is None else row[name] for name in MONITORS}
+            best.update(monitored(values, monitor), int(row["epoch"] or 0))
     return best.value
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from reuseloader import FOREVER
 from training.bounds.passes import Times, read_times, timed, timed_pass, workers_memory
 from training.bounds.prediction import Costs, Input, Step, slowdown
+from training.bounds.rest import measure_rest
 from training.bounds.steps import StepCosts, Steps
 from training.config import Config, ConfigError
 from training.device import Preprocess, choose_device, set_up
@@ -96,6 +97,10 @@ class Bench:
         self._say("training on a batch in memory")
         steps = Steps(self.config, self._model, self.device, run, loaders)
         alone = steps.alone(_PART_S)
+        self._say("training short epochs")
+        rest = measure_rest(
+            self.config, self._model, self.device, run, loaders, steps.batch, _PART_S, alone.step_s
+        )
         self._say("evaluating")
         eval_s, val_bytes = self.evaluation()
         inputs, sizes = [], []
@@ -115,6 +120,8 @@ class Bench:
                 step_cpu_s=alone.cpu_s,
                 eval_s=eval_s / self.config.trainer.evaluate_every,
                 checkpoint_s=alone.checkpoint_s,
+                rest_s=rest.epoch_s,
+                rest_batch_s=rest.batch_s,
                 inputs=inputs,
             ),
             batch_size=self.config.batch_size,

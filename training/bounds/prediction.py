@@ -52,6 +52,7 @@ class Costs:
         num_cores: of this machine.
         step_s, step_cpu_s: seconds, and processor seconds of the host, to train on a batch.
         eval_s, checkpoint_s: seconds an epoch.
+        rest_s, rest_batch_s: seconds of the training process for all else, an epoch and a batch.
         inputs: for each number of workers that was tried.
     """
 
@@ -63,6 +64,8 @@ class Costs:
     eval_s: float
     checkpoint_s: float
     inputs: list[Input]
+    rest_s: float = 0.0
+    rest_batch_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +73,7 @@ class Prediction:
     """An epoch after the first, at one lifetime and number of workers.
 
     Attributes:
-        epoch_s: seconds, evaluation and checkpoint included.
+        epoch_s: seconds, with evaluation, checkpoint and the rest.
         bound: input, compute, or cores: those that workers and training share.
         train_s: seconds of training with its input.
         compute_s: seconds of training if no input had to be waited for.
@@ -142,8 +145,8 @@ def predict(costs: Costs, lifetime: int, given: Input) -> Prediction:
     """
     step = Step(
         num_samples=costs.num_samples / costs.num_batches,
-        step_s=costs.step_s,
-        cpu_s=costs.step_cpu_s,
+        step_s=costs.step_s + costs.rest_batch_s,
+        cpu_s=costs.step_cpu_s + costs.rest_batch_s,
         num_cores=costs.num_cores,
     )
     share, stored = 1 / lifetime, lifetime > 1
@@ -165,7 +168,7 @@ def predict(costs: Costs, lifetime: int, given: Input) -> Prediction:
     return Prediction(
         lifetime=lifetime,
         num_workers=given.num_workers,
-        epoch_s=train_s + costs.eval_s + costs.checkpoint_s,
+        epoch_s=train_s + costs.eval_s + costs.checkpoint_s + costs.rest_s,
         bound="compute" if near <= COMPUTE_IS_THE_BOUND * least_s else bound,
         train_s=train_s,
         compute_s=least_s,

@@ -47,6 +47,9 @@ class Steps:
         device: where to compute.
         run: into whose folder a checkpoint is saved.
         loaders: from whose first samples the batch is made.
+
+    Attributes:
+        batch: that is trained on.
     """
 
     def __init__(
@@ -58,12 +61,12 @@ class Steps:
         plan = replace(plan, epochs=_MANY_EPOCHS, schedule_end=None)
         self._state = make_state(config, model, device, plan)
         self._prepare = Preprocess(config, device)
-        self._batch = make_batch(loaders, config.batch_size, device)
+        self.batch = make_batch(loaders, config.batch_size, device)
 
     def train(self, num_batches: int) -> None:
         """Train on the batch so many times, and wait for the device."""
         trainer = self._trainer
-        batches = to_device((self._batch for _ in range(num_batches)), self._device, Clock())
+        batches = to_device((self.batch for _ in range(num_batches)), self._device, Clock())
         for window in windows(repeat(batches, trainer.echo), trainer.accumulate):
             update(trainer, self._state, self._prepare, window)
         self._state.losses.unread.clear()
@@ -106,7 +109,7 @@ class Steps:
         seconds, num_batches, start = 0.0, 0.0, time.perf_counter()
         while num_passes and time.perf_counter() - start < until_s:
             added_s, added = trained_pass(
-                loader, len(self._batch["label"]), self._trainer.accumulate, self.train, until_s
+                loader, len(self.batch["label"]), self._trainer.accumulate, self.train, until_s
             )
             seconds, num_batches, num_passes = (
                 seconds + added_s,

@@ -29,6 +29,8 @@ def describe_bounds(bounds: Bounds, overrides: list[str]) -> str:
                 f"{rate:,.0f} a second ({bounds.warmup_s:.1f} s to warm up)",
                 f"evaluate           {costs.eval_s:.2f} s an epoch",
                 f"save a checkpoint  {costs.checkpoint_s:.2f} s",
+                f"everything else    {costs.rest_s:.3f} s an epoch, "
+                f"{1000 * costs.rest_batch_s:.2f} ms a batch",
             ]
         ),
         _rates(bounds),

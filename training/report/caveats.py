@@ -8,7 +8,7 @@ from itertools import combinations
 from training.report.history import History
 from training.report.text import percent
 
-_BUSY = 0.1  # of the cores; what a machine does besides is below that
+BUSY = 0.1  # of the cores; what a machine does besides is below that
 _OVERLAP_S = 1.0  # what clocks and the end of a process may differ by
 _MAX_NAMED = 5  # runs in a sentence
 
@@ -39,7 +39,7 @@ def busy(others: dict[str, float], histories: list[History]) -> list[str]:
         histories: the runs, each one once or more.
     """
     shares = {run.directory.name: others.get(run.directory.name, 0.0) for run in histories}
-    found = sorted((-share, name) for name, share in shares.items() if share > _BUSY)
+    found = sorted((-share, name) for name, share in shares.items() if share > BUSY)
     if not found:
         return []
     which = _counted(len(found), "run")

@@ -59,8 +59,11 @@ def outlier(setting: Setting, baseline: Setting) -> str:
 
 def lost(settings: list[Setting], baseline: Setting) -> str:
     """Say which settings lose accuracy."""
-    return ", ".join(
-        f"{setting.name} loses accuracy{outlier(setting, baseline)}"
+    names = [
+        f"{setting.name}{outlier(setting, baseline)}"
         for setting in settings
         if setting.last_accuracy.values and not keeps_accuracy(setting, baseline)
-    )
+    ]
+    if len(names) < 2:
+        return "".join(f"{name} loses accuracy" for name in names)
+    return f"{', '.join(names[:-1])} and {names[-1]} lose accuracy"

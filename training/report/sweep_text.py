@@ -12,7 +12,7 @@ from training.report.settings import Setting, Spread
 from training.report.sweep import Sweep
 from training.report.text import duration, percent, table
 from training.report.trained import trained
-from training.report.verdict import after_epochs, capital, gain, verdict, with_range
+from training.report.verdict import after_epochs, capital, gain, rule, verdict, with_range
 
 
 def describe_sweep(sweep: Sweep, picture: str | None) -> str:
@@ -106,7 +106,7 @@ def _legend(sweep: Sweep) -> list[str]:
             "Times are wall-clock seconds of the epochs with their evaluations, without the "
             "warm-up beside them; waiting is a share of the training after epoch 0."
         )
-    return [" ".join([*said, *sweep.notes])]
+    return [*filter(None, [rule(sweep)]), " ".join([*said, *sweep.notes])]
 
 
 def _making(sweep: Sweep, histories: list[History]) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from training.report.kept import keeps_accuracy, lost, outlier, paired
+from training.report.caveats import BUSY
+from training.report.kept import keeps_accuracy, lost, outlier, paired, tolerance
 from training.report.settings import Setting, Spread
 from training.report.sweep import Sweep
 from training.report.text import duration, percent
@@ -38,7 +39,35 @@ def verdict(sweep: Sweep) -> str:
     said = [_choice(sweep, baseline, chosen), _certainty(sweep, baseline, chosen)]
     if chosen is not baseline and chosen.lifetime == max(s.lifetime for s in sweep.first):
         said.append("Longer ones were not tried.")
-    return " ".join([*filter(None, said), *_further(sweep, baseline, chosen)])
+    said += [*_further(sweep, baseline, chosen), _disturbed(sweep)]
+    return " ".join(filter(None, said))
+
+
+def _disturbed(sweep: Sweep) -> str:
+    """Say that the times compared were taken while other programs were at work."""
+    runs = [run.directory.name for setting in sweep.first for run in setting.runs]
+    shares = [share for name in runs if (share := sweep.others.get(name, 0.0)) > BUSY]
+    if not shares:
+        return ""
+    return (
+        f"Beside {len(shares)} of these {len(runs)} runs other programs took up to "
+        f"{percent(max(shares), 0)} of the cores."
+    )
+
+
+def rule(sweep: Sweep) -> str:
+    """Return by what rule a lifetime is chosen; nothing where none is, or not by time."""
+    baseline = sweep.baseline
+    lifetimes = {setting.lifetime for setting in sweep.first}
+    if baseline is None or sweep.is_trial or sweep.doubts or len(lifetimes) < 2:
+        return ""
+    points = 100 * tolerance(baseline)
+    return (
+        f"The choice: a lifetime keeps the accuracy if its mean ends at most {points:.2g} points "
+        f"below {baseline.name} on the same seeds, and no seed of it more than {2 * points:.2g} "
+        f"below the lowest there. Of those that do, the one that reaches the target soonest is "
+        f"chosen; of several within {percent(WORTH_IT - 1, 0)} of that, the shortest lifetime."
+    )
 
 
 def _by_accuracy(sweep: Sweep, baseline: Setting, whole: list[Setting]) -> str:
