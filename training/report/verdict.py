@@ -49,10 +49,9 @@ def _disturbed(sweep: Sweep) -> str:
     shares = [share for name in runs if (share := sweep.others.get(name, 0.0)) > BUSY]
     if not shares:
         return ""
-    return (
-        f"Beside {len(shares)} of these {len(runs)} runs other programs took up to "
-        f"{percent(max(shares), 0)} of the cores."
-    )
+    which = "all" if len(shares) == len(runs) else f"{len(shares)} of"
+    most = percent(max(shares), 0)
+    return f"Beside {which} these {len(runs)} runs other programs took up to {most} of the cores."
 
 
 def rule(sweep: Sweep) -> str:
