@@ -34,17 +34,21 @@ LIFETIMES = [1, 2, 4, 8]
 MIN_EPOCHS = 4  # after the first
 
 
-def predicted(overrides: list[str]) -> dict[int, float]:
-    """Return the seconds of an epoch by lifetime, at the config's number of workers."""
+def predicted(overrides: list[str]) -> tuple[dict[int, float], float]:
+    """Return the seconds of an epoch by lifetime, at the config's number of workers.
+
+    And of these seconds those that are neither training nor evaluation nor checkpoint.
+    """
     config, curriculum = read(overrides)
     with tempfile.TemporaryDirectory() as folder:
         costs: Costs = Bench(config, curriculum, Path(folder), lambda text: None).measure().costs
     (given,) = [one for one in costs.inputs if one.num_workers == config.num_workers]
-    return {lifetime: predict(costs, lifetime, given).epoch_s for lifetime in LIFETIMES}
+    rest_s = costs.rest_s + costs.num_batches * costs.rest_batch_s
+    return {lifetime: predict(costs, lifetime, given).epoch_s for lifetime in LIFETIMES}, rest_s
 
 
-def trained(lifetime: int, overrides: list[str]) -> float:
-    """Return the mean seconds of the epochs after the first of a run."""
+def trained(lifetime: int, overrides: list[str]) -> dict[str, float]:
+    """Return the mean seconds of the epochs after the first of a run, in all and by part."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             *(sys.executable, str(ROOT / "train.py"), *overrides, f"lifetime={lifetime}"),
@@ -57,17 +61,22 @@ def trained(lifetime: int, overrides: list[str]) -> float:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         with open(Path(folder, "run", "metrics.csv"), newline="") as file:
             rows = list(csv.DictReader(file))
-    return statistics.mean(float(row["epoch_s"]) for row in rows[1:])
+    parts = [name for name in rows[0] if name.endswith("_s") and name != "samples_per_s"]
+    return {name: round(statistics.mean(float(row[name]) for row in rows[1:]), 4) for name in parts}
 
 
 def measure(rounds: int, overrides: list[str]) -> Iterator[dict[str, Any]]:
     """Yield for each round and lifetime both times."""
     for number in range(rounds):
-        guess = predicted(overrides)
+        guess, rest_s = predicted(overrides)
         order = LIFETIMES[number % 4 :] + LIFETIMES[: number % 4]
         for lifetime in order:
-            epoch_s = trained(lifetime, overrides)
-            result = {"lifetime": lifetime, "predicted_s": guess[lifetime], "measured_s": epoch_s}
+            parts = trained(lifetime, overrides)
+            result = {
+                **{"lifetime": lifetime, "predicted_s": round(guess[lifetime], 4)},
+                **{"measured_s": parts["epoch_s"], "predicted_rest_s": round(rest_s, 4)},
+                "parts": parts,
+            }
             print(f"round {number}, lifetime {lifetime}: {result}", flush=True)
             yield result
 

@@ -175,7 +175,7 @@ SEEDS, EQUAL = "whole numbers, each once, like [0,1,2]", "a list, [epochs] or [e
             LIFETIMES,
             [[1.5], [1, "x"], [1, [2]], [], [2], [0, 1], [1, 1], [-1, 2], 3, "epochs", {"a": 1}],
         ),
-        ("sweep.seeds", SEEDS, [[1.5], ["x"], [], [1, 1], 3, "x", None]),
+        ("sweep.seeds", SEEDS, [[1.5], ["x"], [[1]], [], [1, 1], 3, "x", None]),
         ("sweep.equal", EQUAL, ["epochs", ["time"], [], ["epochs"] * 2, [["epochs"]], 3, None]),
         ("tracker.wandb", "null or a mapping", [3, "x", [1]]),
     ],

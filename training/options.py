@@ -110,10 +110,15 @@ class SweepConfig:
     def __post_init__(self) -> None:
         if self.lifetimes is not None:
             lifetimes = self.lifetimes
-            several = len(set(lifetimes)) == len(lifetimes) > 1 and min(lifetimes) >= 1
+            several = _are_integers(lifetimes) and len(lifetimes) > 1 and min(lifetimes) >= 1
             check("sweep.lifetimes", lifetimes, several, LIST_RULES["sweep.lifetimes"])
         seeds, equal = self.seeds, self.equal
-        once = 0 < len(seeds) == len(set(seeds))
-        check("sweep.seeds", seeds, once, LIST_RULES["sweep.seeds"])
+        given = _are_integers(seeds) and len(seeds) > 0
+        check("sweep.seeds", seeds, given, LIST_RULES["sweep.seeds"])
         known = equal in (["epochs"], list(EQUAL), list(reversed(EQUAL)))
         check("sweep.equal", equal, known, LIST_RULES["sweep.equal"])
+
+
+def _are_integers(values: list[Any]) -> bool:
+    """Say whether values are integers, each once; OmegaConf lets a list inside a list pass."""
+    return all(type(value) is int for value in values) and len(set(values)) == len(values)
