@@ -55,7 +55,7 @@ def test_short_epochs_are_trained_without_the_loader_and_leave_files_alone(
         loaders = make_loaders(run, device, drop_single=False)
         stored = list(run.cache.rglob("*.pt"))
         batch = {
-            "image": torch.zeros((16, 1, 8, 8), dtype=torch.uint8),
+            "image": torch.zeros((16, 1, 32, 32), dtype=torch.uint8),
             "label": torch.zeros(16, dtype=torch.int64),
         }
         found = measure_rest(run.config, model, device, run, loaders, batch, 2.0, step_s)

@@ -192,11 +192,11 @@ def test_a_run_that_was_killed_after_its_last_checkpoint_is_done(
 
 
 def test_a_trial_of_one_batch_is_not_judged_when_it_goes_on(
-    watch: Watch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    updates: Updates, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = (*BASE, "trainer.fast_dev_run=true")
-    watch.start(tmp_path, *options, stop=0)
-    watch.start(tmp_path, *options)
+    updates.start(tmp_path, *options, stop=0)
+    updates.start(tmp_path, *options)
     said = capsys.readouterr().out
 
     assert "too few batches to say what bounds it (1, of which 10 are needed)" in said

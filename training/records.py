@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any
 
 import yaml
 
@@ -76,7 +76,6 @@ class Run:
         self._record = record
         self.redact = Redaction(record.variables)
         self._digest = config_digest(record.config)
-        self._metrics: TextIO | None = None
         self._inputs: dict[str, str] = {}  # marks of code and data
         self._sessions: list[list[str | None]] = []  # from when to when a process worked on it
         self._is_begun = record.changes is None
@@ -237,9 +236,6 @@ class Run:
         self.signals.restore()
         self._messages.restore()
         self._file.close()
-        if self._metrics is not None:
-            with suppress(OSError):  # of a row that could not be written
-                self._metrics.close()
 
     def _remove_empty_cache(self) -> None:
         """Leave no folders behind that were made only to find that nothing is to be trained."""
@@ -252,14 +248,15 @@ class Run:
         if not self._writes:
             return
         path = self.directory / "metrics.csv"
-        with writing(self.directory, self.checkpoints):
-            if self._metrics is None:
-                self._metrics = open(path, "a", newline="", encoding="utf-8")  # noqa: SIM115
-                if self._metrics.tell() == 0:
-                    csv.DictWriter(self._metrics, row).writeheader()
-            csv.DictWriter(self._metrics, row).writerow(row)
-            self._metrics.flush()
-            os.fsync(self._metrics.fileno())  # before the checkpoint that is behind it
+        with (
+            writing(self.directory, self.checkpoints),
+            open(path, "a", newline="", encoding="utf-8") as file,
+        ):
+            if file.tell() == 0:
+                csv.DictWriter(file, row).writeheader()
+            csv.DictWriter(file, row).writerow(row)
+            file.flush()
+            os.fsync(file.fileno())  # before the checkpoint that is behind it
 
     def save_checkpoint(self, name: str, state: dict[str, Any]) -> None:
         """Write `checkpoints/<name>.pt` whole: the previous one stays until it is there."""

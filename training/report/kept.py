@@ -59,11 +59,8 @@ def outlier(setting: Setting, baseline: Setting) -> str:
 
 def lost(settings: list[Setting], baseline: Setting) -> str:
     """Say which settings lose accuracy."""
-    names = [
-        f"{setting.name}{outlier(setting, baseline)}"
-        for setting in settings
-        if setting.last_accuracy.values and not keeps_accuracy(setting, baseline)
-    ]
-    if len(names) < 2:
-        return "".join(f"{name} loses accuracy" for name in names)
-    return f"{', '.join(names[:-1])} and {names[-1]} lose accuracy"
+    losing = [s for s in settings if s.last_accuracy.values and not keeps_accuracy(s, baseline)]
+    if len(losing) == 1:
+        return f"{losing[0].name} loses accuracy{outlier(losing[0], baseline)}"
+    names = [f"{setting.name}{outlier(setting, baseline)}" for setting in losing]
+    return f"{', '.join(names[:-1])} and {names[-1]} lose accuracy" if names else ""
