@@ -98,9 +98,7 @@ class Bench:
         steps = Steps(self.config, self._model, self.device, run, loaders)
         alone = steps.alone(_PART_S)
         self._say("training short epochs")
-        rest = measure_rest(
-            self.config, self._model, self.device, run, loaders, steps.batch, _PART_S, alone.step_s
-        )
+        rest = measure_rest(steps, _PART_S, alone.step_s)
         self._say("evaluating")
         eval_s, val_bytes = self.evaluation()
         inputs, sizes = [], []

@@ -5,25 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
-
-import torch
-from torch import nn
 
 from reuseloader import ReuseStats
-from training.config import Config
+from training.bounds.steps import Steps
 from training.device import Batch, Preprocess
-from training.loaders import Loaders
-from training.loop import Job, run_epoch
+from training.loop import Job, train_epoch, write_row
 from training.optim import Plan
-from training.records import Run
-from training.state import make_state
 from training.timing import Clock
 from training.tracking import Trackers
 
-_MANY_EPOCHS = 10**5  # so that the last one, which is evaluated, does not come
 _NUM_EPOCHS = 3  # of each length
-_SHORT, _LONG = 2, 24  # updates of an epoch
+_SHORT, _LONG = 2, 24  # updates of an epoch, and how many more one of the others has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,92 +27,73 @@ class Rest:
         batch_s: of a batch.
     """
 
-    epoch_s: float
-    batch_s: float
+    epoch_s: float = 0.0
+    batch_s: float = 0.0
 
-    @classmethod
-    def of(cls, short: list[float], long: list[float], num_more: int) -> Rest:
-        """Return what follows from short epochs, and from such with so many batches more."""
-        batch_s = max(0.0, (median(long) - median(short)) / num_more) if long else 0.0
-        return cls(epoch_s=median(short), batch_s=batch_s)
+
+def rest_of(short: list[float], num_short: int, long: list[float], num_long: int) -> Rest:
+    """Return what follows from the seconds of epochs of two lengths; of one, all is the epoch's."""
+    if not long:
+        return Rest(epoch_s=median(short))
+    batch_s = max(0.0, (median(long) - median(short)) / (num_long - num_short))
+    return Rest(epoch_s=max(0.0, median(short) - num_short * batch_s), batch_s=batch_s)
 
 
 class _Repeated:
-    """Stands for the training loader: a batch in memory, for so many times an epoch.
+    """Stands for the training loader: a batch in memory, so many times."""
 
-    Attributes:
-        num_batches: of an epoch.
-    """
+    num_workers, multiprocessing_context = 0, None
 
-    num_workers = 0
-
-    def __init__(self, batch: Batch, loader: Any) -> None:
-        self.num_batches = 0
-        self._batch, self._loader = batch, loader
+    def __init__(self, batch: Batch, num_batches: int) -> None:
+        self._batch, self._num_batches = batch, num_batches
 
     def __iter__(self) -> Iterator[Batch]:
-        return (dict(self._batch) for _ in range(self.num_batches))
+        return (dict(self._batch) for _ in range(self._num_batches))
 
     def stats(self) -> ReuseStats:
         """Return counts of nothing."""
         return ReuseStats()
 
-    def state_dict(self) -> dict[str, int]:
-        """Return what a checkpoint holds of the loader."""
-        state: dict[str, int] = self._loader.state_dict()
-        return state
 
-
-def measure_rest(
-    config: Config,
-    model: nn.Module,
-    device: torch.device,
-    run: Run,
-    loaders: Loaders,
-    batch: Batch,
-    until_s: float,
-    step_s: float,
-) -> Rest:
-    """Train a few short epochs by the loop itself, on a batch in memory.
+def measure_rest(steps: Steps, until_s: float, step_s: float) -> Rest:
+    """Train a few short epochs by the loop itself, on a batch in memory; nothing is saved.
 
     Args:
-        config: says how; curves go to files alone.
-        model: is trained on.
-        device: where to compute.
-        run: into whose folder all is written.
-        loaders: of which none is used.
-        batch: on the device or not, as a loader gives it.
+        steps: what is trained, and on which batch.
         until_s: seconds that it may take, about; no less than a few updates.
-        step_s: seconds of an update.
+        step_s: seconds of a batch.
+
+    Returns:
+        Nothing where a loss became infinite, as it may on one batch.
     """
-    accumulate = config.trainer.accumulate
+    accumulate = steps.config.trainer.accumulate
+    num_short = _SHORT * accumulate
     num_more = int(until_s / (_NUM_EPOCHS * step_s)) // accumulate * accumulate
-    num_more = min(num_more, _LONG * accumulate)
-    lengths = [_SHORT * accumulate] * (1 + _NUM_EPOCHS)  # the first one warms everything up
-    if num_more:
-        lengths += [_SHORT * accumulate + num_more] * _NUM_EPOCHS
-    repeated = _Repeated(batch, loaders.train)
-    plan = replace(
-        Plan.of(config, loaders.num_batches),
-        epochs=_MANY_EPOCHS,
-        evaluate_every=_MANY_EPOCHS,
-        schedule_end=None,
-        limit=None,
-        growth=(),
+    num_long = num_short + min(num_more, _LONG * accumulate)
+    lengths = [num_short] * (1 + _NUM_EPOCHS)  # the first one warms everything up
+    lengths += [num_long] * _NUM_EPOCHS if num_more else []
+    files = replace(steps.config.tracker, wandb=None, mlflow=None, profile=False)
+    seconds, clock = [], Clock.of(steps.device)
+    try:
+        with Trackers.of(steps.run.directory, files, None) as trackers:
+            for epoch, length in enumerate(lengths, 1):
+                job = _job(steps, length, trackers, clock)
+                steps.state.begin_epoch(epoch)
+                seconds.append(write_row(job, train_epoch(job, steps.state))["other_s"])
+    except FloatingPointError:
+        return Rest()
+    measured = 1 + _NUM_EPOCHS
+    return rest_of(seconds[1:measured], num_short, seconds[measured:], num_long)
+
+
+def _job(steps: Steps, num_batches: int, trackers: Trackers, clock: Clock) -> Job:
+    plan = Plan.of(steps.config, steps.loaders.num_batches)
+    repeated = _Repeated(steps.batch, num_batches)
+    return Job(
+        run=steps.run,
+        plan=replace(plan, num_batches=num_batches, limit=None, growth=()),
+        loaders=replace(steps.loaders, train=repeated),  # type: ignore[arg-type]
+        prepare=Preprocess(steps.config, steps.device),
+        trackers=trackers,
+        clock=clock,
     )
-    state = make_state(config, model, device, plan)
-    files = replace(config.tracker, wandb=None, mlflow=None, profile=False)
-    seconds, clock = [], Clock.of(device)
-    with Trackers.of(run.directory, files, None) as trackers:
-        for epoch, length in enumerate(lengths):
-            repeated.num_batches = length
-            job = Job(
-                run=run,
-                plan=replace(plan, num_batches=length),
-                loaders=replace(loaders, train=repeated),  # type: ignore[arg-type]
-                prepare=Preprocess(config, device),
-                trackers=trackers,
-                clock=clock,
-            )
-            seconds.append(run_epoch(job, state, epoch)["other_s"])
-    return Rest.of(seconds[1 : 1 + _NUM_EPOCHS], seconds[1 + _NUM_EPOCHS :], num_more)

@@ -49,38 +49,39 @@ class Steps:
         loaders: from whose first samples the batch is made.
 
     Attributes:
+        config, device, run, loaders: as given.
+        state: of the training.
         batch: that is trained on.
     """
 
     def __init__(
         self, config: Config, model: nn.Module, device: torch.device, run: Run, loaders: Loaders
     ) -> None:
-        self._trainer, self._device = config.trainer, device
-        self._run, self._loader = run, loaders.train
+        self.config, self.device, self.run, self.loaders = config, device, run, loaders
         plan = Plan.of(config, loaders.num_batches)
         plan = replace(plan, epochs=_MANY_EPOCHS, schedule_end=None)
-        self._state = make_state(config, model, device, plan)
+        self.state = make_state(config, model, device, plan)
         self._prepare = Preprocess(config, device)
         self.batch = make_batch(loaders, config.batch_size, device)
 
     def train(self, num_batches: int) -> None:
         """Train on the batch so many times, and wait for the device."""
-        trainer = self._trainer
-        batches = to_device((self.batch for _ in range(num_batches)), self._device, Clock())
+        trainer = self.config.trainer
+        batches = to_device((self.batch for _ in range(num_batches)), self.device, Clock())
         for window in windows(repeat(batches, trainer.echo), trainer.accumulate):
-            update(trainer, self._state, self._prepare, window)
-        self._state.losses.unread.clear()
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+            update(trainer, self.state, self._prepare, window)
+        self.state.losses.unread.clear()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def _save(self) -> None:
-        content = {**self._state.checkpoint(), "loader": self._loader.state_dict()}
-        self._run.save_checkpoint("last", content)
+        content = {**self.state.checkpoint(), "loader": self.loaders.train.state_dict()}
+        self.run.save_checkpoint("last", content)
 
     def alone(self, until_s: float) -> StepCosts:
         """Measure with nothing beside it, for about so many seconds."""
-        some = 5 * self._trainer.accumulate
-        warmup_s = timed(lambda: self.train(2 * self._trainer.accumulate))
+        some = 5 * self.config.trainer.accumulate
+        warmup_s = timed(lambda: self.train(2 * self.config.trainer.accumulate))
         self._save()
         checkpoint_s = timed(self._save)
         num_batches, start, cpu_start = 0, time.perf_counter(), time.process_time()
@@ -107,15 +108,11 @@ class Steps:
             batch of training; None where there were too few batches for that.
         """
         seconds, num_batches, start = 0.0, 0.0, time.perf_counter()
+        size, accumulate = len(self.batch["label"]), self.config.trainer.accumulate
         while num_passes and time.perf_counter() - start < until_s:
-            added_s, added = trained_pass(
-                loader, len(self.batch["label"]), self._trainer.accumulate, self.train, until_s
-            )
-            seconds, num_batches, num_passes = (
-                seconds + added_s,
-                num_batches + added,
-                num_passes - 1,
-            )
+            added_s, added = trained_pass(loader, size, accumulate, self.train, until_s)
+            seconds, num_batches = seconds + added_s, num_batches + added
+            num_passes -= 1
         return seconds / num_batches if num_batches else None
 
 
