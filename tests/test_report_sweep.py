@@ -106,6 +106,23 @@ def test_the_report_says_by_what_rule_a_lifetime_is_chosen(tmp_path: Path) -> No
     assert "The choice:" not in describe_sweep(read_sweep(single), None)
 
 
+def test_it_is_said_of_a_faster_one_that_some_seed_does_not_reach_the_target(
+    tmp_path: Path,
+) -> None:
+    runs = {
+        f"{lifetime}{seed}": {
+            **{"lifetime": lifetime, "seed": seed, "accuracies": [0.5, accuracy]},
+            "row": {"epoch_s": 8.0 / lifetime, "wait_s": 1.0},
+        }
+        for lifetime, accuracies in {1: [0.9, 0.9], 2: [0.9, 0.9], 4: [0.9, 0.89]}.items()
+        for seed, accuracy in enumerate(accuracies)
+    }
+    said = verdict(read_sweep(write_serial_runs(tmp_path / "sweep", runs)))
+
+    assert said.startswith("Choose lifetime=2: ")
+    assert said.endswith(" 2 seeds say little. lifetime=4 does not reach it with every seed.")
+
+
 def test_several_that_lose_accuracy_are_named_together(tmp_path: Path) -> None:
     sweep = seeds_of(tmp_path / "sweep", {1: [0.99] * 2, 2: [0.9] * 2, 4: [0.8] * 2, 8: [0.7] * 2})
     text = verdict(sweep)
@@ -368,12 +385,18 @@ def test_an_accuracy_at_equal_wall_time_is_told_with_its_epochs_and_the_baseline
     (folder / PLAN).write_text(json.dumps({"jobs": jobs}))
     sweep = read_sweep(folder)
 
-    assert verdict(sweep).endswith(
-        "At equal wall time it ends at 95.00 % after 4 epochs (lifetime=1: 90.00 % after 2 epochs)."
+    at_equal_time = (
+        "At equal wall time it ends at 95.00 % after 4 epochs (lifetime=1: 90.00 % after 2 epochs)"
     )
+    assert verdict(sweep).endswith(f"{at_equal_time}.")
     text = describe_sweep(sweep, None)
     assert "| `lifetime=1` | 90.00 % after 2 epochs | 90.00 % after 2 epochs |" in text
     assert "| `lifetime=2` | 90.00 % after 2 epochs | 95.00 % after 4 epochs |" in text
+    write_run(folder / "4-long", [0.5, 0.9, 0.99], lifetime=4, start_s=50_000.0)
+    jobs.append({"folder": "4-long", "section": "at equal wall time", "setting": "lifetime=4"})
+    (folder / PLAN).write_text(json.dumps({"jobs": jobs}))
+    higher = f"{at_equal_time}, lifetime=4 at 99.00 % after 3 epochs."
+    assert verdict(read_sweep(folder)).endswith(higher)
 
 
 def test_other_programs_beside_the_runs_are_mentioned(tmp_path: Path) -> None:

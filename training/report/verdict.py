@@ -39,6 +39,9 @@ def verdict(sweep: Sweep) -> str:
     said = [_choice(sweep, baseline, chosen), _certainty(sweep, baseline, chosen)]
     if chosen is not baseline and chosen.lifetime == max(s.lifetime for s in sweep.first):
         said.append("Longer ones were not tried.")
+    if short := [s.name for s in whole if s not in reached]:
+        do = "does" if len(short) == 1 else "do"
+        said.append(f"{' and '.join(short)} {do} not reach it with every seed.")
     said += [*_further(sweep, baseline, chosen), _disturbed(sweep)]
     return " ".join(filter(None, said))
 
@@ -193,7 +196,8 @@ def _further(sweep: Sweep, baseline: Setting, chosen: Setting) -> list[str]:
         best = max(settings, key=lambda s: s.last_accuracy.mean if s.last_accuracy.values else 0)
         if same.runs != chosen.runs:
             shortest = next((s for s in settings if s.lifetime == baseline.lifetime), same)
-            others.append(f"{name} it ends at {_beside(same, shortest)}")
+            higher = "" if keeps_accuracy(same, best) else f", {best.name} at {after_epochs(best)}"
+            others.append(f"{name} it ends at {_beside(same, shortest)}{higher}")
         elif not keeps_accuracy(same, best):
             others.append(f"{name} {best.name} ends higher, at {_beside(best, same)}")
     return [*said, *([f"{capital(', '.join(others))}."] if others else [])]
