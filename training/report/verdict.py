@@ -41,7 +41,9 @@ def verdict(sweep: Sweep) -> str:
         said.append("Longer ones were not tried.")
     if short := [s.name for s in whole if s not in reached]:
         do = "does" if len(short) == 1 else "do"
-        said.append(f"{' and '.join(short)} {do} not reach it with every seed.")
+        said.append(
+            f"{' and '.join(short)} {do} not reach {percent(sweep.target, 1)} with every seed."
+        )
     said += [*_further(sweep, baseline, chosen), _disturbed(sweep)]
     return " ".join(filter(None, said))
 
