@@ -92,7 +92,7 @@ def test_checkpoints_load_without_unpickling(train: Trainer) -> None:
 
 
 def test_the_screen_shows_every_epoch_and_a_summary(train: Trainer) -> None:
-    outcome = train.here("lifetime=2")
+    outcome = train.here("lifetime=2", "batch_size=8")  # batches enough to be judged
     lines = outcome.out.splitlines()
     assert [line.split()[1] for line in lines if line.startswith("epoch")] == ["0", "1", "2"]
     assert f"run folder     {outcome.run}" in lines
