@@ -102,14 +102,20 @@ def test_equal_wall_time_is_one_epoch_at_least_and_the_nearest_number() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"lifetimes": [2]}, "sweep.lifetimes must be null or several positive integers, each o"),
-        ({"lifetimes": [0, 2]}, "sweep.lifetimes must be null or several positive integers, eac"),
-        ({"lifetimes": [2, 2]}, "sweep.lifetimes must be null or several positive integers, eac"),
-        ({"lifetimes": []}, "sweep.lifetimes must be null or several positive integers, each on"),
-        ({"seeds": []}, "sweep.seeds must be integers, each once, but got sweep.seeds=[]"),
-        ({"seeds": [1, 1]}, "sweep.seeds must be integers, each once, but got sweep.seeds=[1, 1]"),
-        ({"equal": ["wall_time"]}, "sweep.equal must be [epochs] or [epochs,wall_time], but got"),
-        ({"equal": ["steps"]}, "sweep.equal must be [epochs] or [epochs,wall_time], but got sw"),
+        ({"lifetimes": [2]}, "sweep.lifetimes must be null or two or more positive whole numbers,"),
+        ({"lifetimes": [0, 2]}, "sweep.lifetimes must be null or two or more positive whole nu"),
+        ({"lifetimes": [2, 2]}, "sweep.lifetimes must be null or two or more positive whole nu"),
+        ({"lifetimes": []}, "sweep.lifetimes must be null or two or more positive whole numbers"),
+        (
+            {"seeds": []},
+            "sweep.seeds must be whole numbers, each once, like [0,1,2], but got sweep.seeds=[]",
+        ),
+        (
+            {"seeds": [1, 1]},
+            "sweep.seeds must be whole numbers, each once, like [0,1,2], but got sweep.seeds=[1, ",
+        ),
+        ({"equal": ["wall_time"]}, "sweep.equal must be a list, [epochs] or [epochs,wall_time], "),
+        ({"equal": ["steps"]}, "sweep.equal must be a list, [epochs] or [epochs,wall_time], but"),
     ],
 )
 def test_a_sweep_that_compares_nothing_is_refused(changes: dict[str, Any], message: str) -> None:
