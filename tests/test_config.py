@@ -147,6 +147,8 @@ def test_a_mapping_a_list_and_a_value_are_not_taken_for_each_other(
         ("model", 3, "a mapping"),
         ("loader", 3, "a mapping, like loader.prefetch_factor=..."),
         ("data.std", 0.3, "a list of numbers"),
+        ("data.storage_options", 3, "null or a mapping, like {key: value}"),
+        ("tracker.wandb", [1], "null or a mapping, like {key: value}"),
         *(
             ("curriculum.table", table, "rows by first epoch, like {0: {magnitude: 0.3}, 4: {ma")
             for table in (3, [1], {0: 3}, {0: None}, {"a": {"magnitude": 1}}, {0.5: {}})
@@ -247,7 +249,11 @@ def test_a_count_begins_at_one(composed: DictConfig, name: str, value: int) -> N
         ),
         ("data.mean", [[0.1, math.nan, 0.1], [-math.inf, 0.1, 0.1]], "a list of finite numbers"),
         ("augment.magnitude", [math.nan, math.inf, -math.inf], "a finite number"),
-        ("trainer.mixup_alpha", [-0.1, math.nan, math.inf], "0 or larger"),
+        (
+            "trainer.mixup_alpha",
+            [-0.1, math.nan, math.inf],
+            "0, or a number from 0.01 to 1,000,000",
+        ),
         ("data.mean", [[0.1], []], "as long as data.std (3 channels)"),
         ("data.num_classes", [1, 0, -1], "at least 2"),
         ("loader.prefetch_factor", [0, -1], "a positive integer"),

@@ -26,6 +26,10 @@ def answer(*overrides: str) -> str:
 
 
 SAID = {
+    "cache=[]": "cache must be a mapping, set by its entries, but got cache=[]",
+    "data.mean={a: 1}": "data.mean must be a list, in brackets, but got data.mean={a: 1}",
+    "cache={a: 1}": "cache has no such entry: one that it has is set by its name, cache.NAME=value",
+    "data.prepare={a: 1}": "data.prepare takes a new entry by its name: +data.prepare.NAME={_targe",
     "lifetme=2": "lifetme is not a key of the config; did you mean lifetime?",
     "model.widht=3": "model.widht is not a key of the config; did you mean model.width?",
     "build.noise=0.2": "build.noise is not a key of the config; as one more argument of build: "
@@ -57,7 +61,7 @@ SAID = {
     "lifetime=2 seed=3": "lifetime=2 seed=3 must have the form key=value, one an argument",
     "hydra.run.dir=a(b)": "hydra.run.dir=a(b) must have the form key=value, and a value with "
     "signs that mean something to Hydra quotes of its own: ",
-    "augment.stored=[1]": "Error merging override augment.stored=[1] Cannot merge DictConfig",
+    "augment.stored=[1]": "augment.stored must be a mapping, set by its entries, but got augment.s",
 }
 
 
@@ -157,3 +161,18 @@ def test_an_entry_is_added_by_its_name_and_none_is_left_out_of_a_run_that_goes_o
     assert module._unknown_key("trainer.clip_norm") == (
         "~trainer.clip_norm must not be given with resume: what was recorded is not left out"
     )
+
+
+@pytest.mark.parametrize("value", ["3", "null", "true", "[1]"])
+def test_a_choice_that_is_no_name_is_answered_with_the_known_ones(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    word = f"optimizer={value}"
+    monkeypatch.setattr(sys, "argv", ["train.py", "data=digits", word])
+    with (
+        initialize_config_dir(str(CONF), version_base="1.3"),
+        pytest.raises((TypeError, ValueError)) as caught,
+    ):
+        compose("config", overrides=sys.argv[1:])
+    expected = f"optimizer must be a file of conf/optimizer, but got {word}; known: adamw, sgd"
+    assert expected == mistake_in_files(caught.value)

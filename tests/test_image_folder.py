@@ -446,7 +446,10 @@ def test_a_class_map_that_differs_between_the_nodes_is_refused(tmp_path: Path) -
         ((), "data.root must be given, for example on the command line"),
         (("data.root=/nope",), "data.root must be a folder, but got data.root=/nope"),
         (("data.root=/", "data.on_error=x"), "data.on_error must be raise or skip, but got"),
-        (("data.root=/", "data.image_size=0"), "data.image_size must be a positive integer"),
+        (
+            ("data.root=/", "data.image_size=0"),
+            "data.image_size must be an integer from 1 to 32768",
+        ),
     ],
 )
 def test_a_mistake_in_the_config_is_named(wrong: tuple[str, ...], said: str) -> None:

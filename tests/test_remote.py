@@ -338,7 +338,8 @@ def test_where_records_are_skipped_the_identity_does_without_those_that_are_gone
     ("options", "said"),
     [
         ({"split": "test"}, "split must be train or val, but got split=test"),
-        ({"timeout_s": 0}, "timeout_s must be a positive number, but got timeout_s=0"),
+        ({"timeout_s": 0}, "timeout_s must be a positive number, at most a million, but got time"),
+        ({"timeout_s": 1e7}, "timeout_s must be a positive number, at most a million, but got ti"),
         ({"num_attempts": 0}, "num_attempts must be a positive integer"),
         ({"num_fetches": 0}, "num_fetches must be a positive integer"),
         ({"on_error": "no"}, "on_error must be raise or skip"),

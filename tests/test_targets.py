@@ -217,11 +217,12 @@ def test_whatever_a_target_raises_is_a_line_that_names_the_key(kind: str, expect
     node = {"_target_": "test_targets.raises", "kind": kind, "text": "the\nname"}
     with pytest.raises(ConfigError) as caught:
         make({"_target_": "torch.nn.Identity", "x": [node]}, "model")
-    assert str(caught.value) == f"model.x[0]: test_targets.raises refused its arguments: {expected}"
+    said = f"test_targets.raises refused its arguments: {expected}; given were kind={kind}"
+    assert str(caught.value) == f"model.x[0]: {said}, text=the name"
 
 
 def test_an_error_without_a_text_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"refused its arguments: RuntimeError$"):
+    with pytest.raises(ConfigError, match=r"refused its arguments: RuntimeError; given were"):
         make({"_target_": "test_targets.raises", "kind": "RuntimeError"}, "model")
 
 

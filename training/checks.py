@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any
 
 
@@ -22,6 +23,11 @@ def check_minimum(name: str, value: int, minimum: int) -> None:
     check(name, value, value >= minimum, rule)
 
 
+def is_finite(value: Any) -> bool:
+    """Say whether a value is a number that a float can hold."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
+
+
 def text_of(error: BaseException) -> str:
     """Return what an exception says, never nothing.
 
@@ -39,4 +45,5 @@ def text_of(error: BaseException) -> str:
 
 def reason(error: BaseException) -> str:
     """Return in one line what an exception says."""
-    return " ".join(text_of(error).split())
+    said, *_ = text_of(error).split("Exception raised from")  # behind it: frames of C++
+    return " ".join(said.split())

@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
+from functools import cache
 from types import UnionType
-from typing import Any, Final, get_origin, get_type_hints
+from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
@@ -32,7 +33,7 @@ OmegaConf.register_new_resolver("times", lambda value, factor: value * factor, r
 
 
 def _num_class_folders(root: str | None) -> int:
-    if root is None:
+    if not root:
         raise ConfigError("data.root must be given: the folder of the images")
     try:
         return len(class_names(root))
@@ -43,6 +44,7 @@ def _num_class_folders(root: str | None) -> int:
 # ${num_class_folders:PHOTOS}: how many classes a folder of images has.
 OmegaConf.register_new_resolver("num_class_folders", _num_class_folders, replace=True)
 
+_CHOSEN = ("data", "augment", "model", "optimizer", "schedule")  # a file of each, at least
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
@@ -84,6 +86,8 @@ class Config:
         spanned = self.schedule_end
         holds = spanned is None or spanned >= 1
         check("schedule_end", spanned, holds, "null or a positive integer")
+        given = self.fingerprint != ""
+        check("fingerprint", "''", given, "null or a text that is not empty")
         known = self.device.partition(":")[0] in DEVICES
         check("device", self.device, known, f"one of {', '.join(DEVICES)}")
 
@@ -97,6 +101,9 @@ def load_config(composed: DictConfig) -> Config:
     # The schema would put its defaults in place of some of them.
     for key in _missing_keys(OmegaConf.to_container(composed, resolve=False)):
         raise ConfigError(f"{key} must be given, for example on the command line")
+    if absent := [name for name in _CHOSEN if name not in composed]:
+        raise _lacking({name: {} for name in absent})
+    _check_flags(composed)
     if composed.get("num_workers") == "auto":
         composed = OmegaConf.merge(composed, {"num_workers": auto_workers()})  # type: ignore[assignment]
     try:
@@ -116,6 +123,7 @@ def load_config(composed: DictConfig) -> Config:
     hints = get_type_hints(Config)
     for key in [key for key in _missing_keys(values) if key in hints and is_dataclass(hints[key])]:
         values[key] = {}  # a section that is younger than a recorded config: as it is by default
+    _check_targets(values)
     try:
         config = _freeze(Config, values)
     except TypeError as error:
@@ -124,6 +132,36 @@ def load_config(composed: DictConfig) -> Config:
         raise _lacking(values)
     assert isinstance(config, Config)
     return config
+
+
+def _check_flags(composed: DictConfig) -> None:
+    """Refuse a number where true or false stands: OmegaConf takes any for true but 0."""
+    for key in _flags():
+        value = OmegaConf.select(composed, key, throw_on_resolution_failure=False)
+        holds = type(value) is not int or value in (0, 1)
+        check(key, value, holds, "true or false")
+
+
+@cache
+def _flags() -> list[str]:
+    hints = {"": get_type_hints(Config)}
+    hints |= {name: get_type_hints(kind) for name, kind in hints[""].items() if is_dataclass(kind)}
+    split = [(key, *key.rpartition(".")[::2]) for key in _known_keys(Config)]
+    return [key for key, section, name in split if hints[section][name] is bool]
+
+
+def _check_targets(value: Any, place: str = "") -> None:
+    """Refuse a `_target_` that is no path, at any depth."""
+    if isinstance(value, dict):
+        target = value.get("_target_", "a.b")
+        is_path = isinstance(target, str) and target != ""
+        given = target if is_path or target else repr(target)
+        check(f"{place}_target_", given, is_path, "the path of a class or function")
+        for name, inner in value.items():
+            _check_targets(inner, f"{place}{name}.")
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            _check_targets(inner, f"{place.removesuffix('.')}[{number}].")
 
 
 def _missing_keys(value: Any, prefix: str = "") -> Iterator[str]:
@@ -150,6 +188,7 @@ def _of_a_resolver(error: BaseException | None) -> ConfigError | None:
     return error
 
 
+@cache
 def _thawed(schema: type) -> type:
     """Return a copy that is not frozen: OmegaConf cannot merge into frozen dataclasses."""
     hints = get_type_hints(schema)
@@ -210,7 +249,7 @@ _ABSENT: Final = object()
 
 def _culprit(composed: DictConfig) -> str:
     """Return the innermost key that does not merge; some errors of OmegaConf do not say it."""
-    wrong = "the config"
+    wrong, schema = "the config", OmegaConf.structured(_thawed(Config))
     for key in _known_keys(Config):
         value = OmegaConf.select(composed, key, default=_ABSENT, throw_on_resolution_failure=False)
         if value is _ABSENT:
@@ -218,7 +257,7 @@ def _culprit(composed: DictConfig) -> str:
         single = OmegaConf.create()
         OmegaConf.update(single, key, value, merge=False)
         try:
-            OmegaConf.merge(OmegaConf.structured(_thawed(Config)), single)
+            OmegaConf.merge(schema, single)
         except OmegaConfBaseException:
             wrong = key
     return wrong
@@ -252,6 +291,8 @@ def _rule(key: str, hint: Any, value: Any) -> str:
         return "rows by first epoch, like {0: {magnitude: 0.3}, 4: {magnitude: 1.0}}"
     if key.endswith("]"):
         return "a number"
+    if any(get_origin(kind) is dict for kind in get_args(hint)):
+        return "null or a mapping, like {key: value}"
     if get_origin(hint) is UnionType:
         return "null or a mapping"
     if hint == Node and isinstance(value, str):

@@ -23,6 +23,9 @@ from training.targets import PROJECT
 
 CONF = PROJECT / "conf"
 
+_NO_NAMES = ("true", "false", "null", "nan", "inf")  # to Hydra
+_OF_NODES = ("augment.fresh", "augment.stored", "data.prepare", "trainer.batch_transforms")
+
 EXTRAS = {
     "hydra/launcher=joblib": "joblib",
     "hydra/launcher=ray": "ray",
@@ -42,11 +45,23 @@ def explain(error: Exception) -> str:
         if match := re.search(pattern, text):
             return answer(*match.groups())
     cause = error.__cause__
+    if said := _of_another_shape(text, str(cause)):
+        return said
     if isinstance(error, HydraException) and cause is not None:
         text = f"{text} {cause}"
     lines = [line.strip() for line in text.splitlines()]
     kept = [line for line in lines if line and not line.startswith(("full_key", "object_type"))]
     return " ".join(kept)
+
+
+def _of_another_shape(text: str, cause: str) -> str | None:
+    """Explain a list for a mapping, or the reverse; None where Hydra says something else."""
+    given = re.match(r"Error merging override (([^=]+)=.*)", text)
+    held = re.search(r"object_type=(dict|list)", cause)
+    if given is None or held is None or not cause.startswith("Cannot merge DictConfig with List"):
+        return None
+    rule = {"dict": "a mapping, set by its entries", "list": "a list, in brackets"}[held[1]]
+    return f"{given[2]} must be {rule}, but got {given[1]}"
 
 
 def mistake_in_files(error: Exception) -> str | None:
@@ -56,12 +71,12 @@ def mistake_in_files(error: Exception) -> str | None:
     """
     if any(frame.name == "run_job" for frame in traceback.extract_tb(error.__traceback__)):
         return None
-    if str(error).startswith("Config group override must be a string"):
-        groups = _groups()
-        for word in sys.argv[1:]:
-            name, _, value = word.lstrip("+").partition("=")
-            if name in groups and not value[:1].isalpha():
-                return _unknown_option(f"{name}/{value}")
+    in_choices = any(
+        Path(frame.filename).name == "defaults_list.py"
+        for frame in traceback.extract_tb(error.__traceback__)
+    )
+    if in_choices and isinstance(error, (ValueError, TypeError)) and (said := _odd_choice()):
+        return said
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         return _broken_yaml(error)
     for file in sorted(CONF.rglob("*.yaml")):
@@ -74,6 +89,18 @@ def mistake_in_files(error: Exception) -> str | None:
         if not isinstance(content, dict | None):
             kind = type(content).__name__
             return f"{_name(file)} must hold keys with values, but holds a {kind}"
+    return None
+
+
+def _odd_choice() -> str | None:
+    """Explain a choice of a file that is no name."""
+    groups = _groups()
+    for word in sys.argv[1:]:
+        name, _, value = word.lstrip("+").partition("=")
+        names = [one.strip("' \"") for one in value.strip("[]").split(",")]
+        odd = any(not one[:1].isalpha() or one.lower() in _NO_NAMES for one in names)
+        if name in groups and odd:
+            return _unknown_option(f"{name}/{value}")
     return None
 
 
@@ -116,7 +143,9 @@ def _unknown_key(key: str, given: str | None = None) -> str:
         return f"{key} is not a key of Hydra's; `python train.py --cfg hydra` shows them"
     known = list(_keys(_composed(groups)))
     if key in known and given is not None and given.startswith(f"{key}={{"):
-        return f"{key} takes a new entry by its name: +{key}.NAME={{_target_: ...}}"
+        if key in _OF_NODES:
+            return f"{key} takes a new entry by its name: +{key}.NAME={{_target_: ...}}"
+        return f"{key} has no such entry: one that it has is set by its name, {key}.NAME=value"
     if key in known and f"~{key}" in sys.argv and any("resume=" in word for word in sys.argv):
         return f"~{key} must not be given with resume: what was recorded is not left out"
     if key in known:

@@ -8,6 +8,8 @@ from typing import Any
 
 from training.checks import check, check_minimum
 
+MAX_IMAGE_SIZE = 2**15  # 3 GB a sample; a number with a digit too many ends in torch otherwise
+
 Node = dict[str, Any]  # a mapping with `_target_`: what to call, and with which arguments
 Table = dict[int, dict[str, Any]]  # first epoch -> parameter -> value
 
@@ -36,10 +38,17 @@ class DataConfig:
     image_size: int = 64
 
     def __post_init__(self) -> None:
-        check_minimum("data.image_size", self.image_size, 1)
+        holds = 1 <= self.image_size <= MAX_IMAGE_SIZE
+        rule = f"an integer from 1 to {MAX_IMAGE_SIZE}"
+        check("data.image_size", self.image_size, holds, rule)
         known = self.on_error in ("raise", "skip")
         check("data.on_error", self.on_error, known, "raise or skip")
         check("data.num_classes", self.num_classes, self.num_classes >= 2, "at least 2")
+        most = self.num_classes
+        check("data.num_classes", most, most < 2**31, "below 2^31")
+        kept = self.cache_bytes
+        holds = kept is None or 0 <= kept < 2**63
+        check("data.cache_bytes", kept, holds, "null or a number of bytes from 0 up, below 2^63")
         finite = all(math.isfinite(mean) for mean in self.mean)
         check("data.mean", self.mean, finite, "a list of finite numbers")
         positive = all(0 < std < math.inf for std in self.std)
@@ -86,6 +95,8 @@ class LoaderConfig:
 
     def __post_init__(self) -> None:
         check_minimum("loader.prefetch_factor", self.prefetch_factor, 1)
+        most = self.prefetch_factor
+        check("loader.prefetch_factor", most, most <= 1000, "at most 1000")
         start = self.multiprocessing_context
         methods = (None, "fork", "spawn", "forkserver")
         rule = "null, fork, spawn or forkserver"

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from textwrap import shorten
 from types import ModuleType
 from typing import Any
 
@@ -20,9 +21,11 @@ from training.checks import check, reason
 from training.config import ConfigError
 from training.nearest import nearest_target
 from training.sections import Node
+from training.signature import check_entries
 
 PROJECT = Path(__file__).resolve().parent.parent
 
+_MAX_GIVEN = 60  # characters of an entry in a message
 _META = ("_target_", "_args_", "_partial_", "_convert_", "_recursive_")
 
 ALLOWED_PACKAGES = (
@@ -64,6 +67,7 @@ def _make(node: Node, place: str, *arguments: Any, **keywords: Any) -> Any:
     }
     listed = node.get("_args_", [])
     check(f"{place}._args_", listed, isinstance(listed, (list, tuple)), "a list")
+    check_entries(target, {name: node[name] for name in own}, place)
     positional = [*arguments, *_made(listed, f"{place}._args_")]
     call = functools.partial(target, *positional, **own, **keywords)
     if node.get("_partial_"):
@@ -73,7 +77,7 @@ def _make(node: Node, place: str, *arguments: Any, **keywords: Any) -> Any:
     except Exception as error:  # a mistake in the values, most often; train.log has the traceback
         raise ConfigError(
             f"{place}: {node['_target_']} refused its arguments: {reason(error)}"
-            f"{_left_over(error, own, place)}"
+            f"{_left_over(error, own, place)}{_given(error, own, place)}"
         ) from error
 
 
@@ -83,6 +87,26 @@ def _left_over(error: Exception, own: Node, place: str) -> str:
     if not isinstance(error, TypeError) or match is None or match[1] not in own:
         return ""
     return f"; ~{place}.{match[1]} leaves it out"
+
+
+def _given(error: Exception, entries: Node, place: str) -> str:
+    """Return the entries where an error tells of none of them what it is.
+
+    Those of a source may hold a secret.
+    """
+    named = any(f"{name}=" in str(error) or f"'{name}'" in str(error) for name in entries)
+    return "" if named or place.startswith(("data.train", "data.val")) else given_in(entries)
+
+
+def given_in(node: Node) -> str:
+    """Return the plain entries of a node, for the end of a message."""
+    plain = (bool, int, float, str, list, type(None))
+    given = [
+        f"{name}={shorten(str(value), _MAX_GIVEN, placeholder=' ...')}"
+        for name, value in node.items()
+        if name not in _META and isinstance(value, plain)
+    ]
+    return f"; given were {', '.join(given)}" if given else ""
 
 
 def _made(value: Any, place: str) -> Any:
@@ -127,7 +151,9 @@ def target_of(node: Node, place: str) -> Any:
         ConfigError: there is no such object, or it is not of an allowed package.
     """
     if not isinstance(node, dict) or not isinstance(node.get("_target_"), str):
-        raise ConfigError(f"{place} must have a _target_, but got {place}={node!r}")
+        may_lack = place.startswith(("augment.", "data.prepare.", "trainer.batch_transforms."))
+        remedy = f"; ~{place} leaves it out" if may_lack else ""
+        raise ConfigError(f"{place} must have a _target_, but got {place}={node!r}{remedy}")
     path = node["_target_"]
     if not _is_allowed(path):
         raise _refusal(place, path)

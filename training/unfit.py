@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from traceback import walk_tb
 
-from training.checks import ConfigError, text_of
+from training.checks import ConfigError, reason
 
 _CONTAINERS = {"Compose", "RandomApply", "RandomChoice", "RandomOrder", "Identity"}
 
@@ -16,8 +16,6 @@ def unfit(error: Exception) -> ConfigError | None:
         error: that a stage of a sample raised. Of a transform of the user's own, or of anything
             below torchvision's that is not torch's, it is the traceback that helps.
     """
-    if not isinstance(error, (ValueError, RuntimeError)):
-        return None
     name = None
     for frame, _ in walk_tb(error.__traceback__):
         module = str(frame.f_globals.get("__name__"))
@@ -28,8 +26,9 @@ def unfit(error: Exception) -> ConfigError | None:
             name = None
     if name is None:
         return None
-    reason = " ".join(text_of(error).split())
+    of_size = isinstance(error, (ValueError, RuntimeError))
+    other = "take a larger data.image_size" if of_size else "give it other arguments"
     return ConfigError(
         f"augment and data.prepare must fit images of data.image_size, but {name} cannot be "
-        f"applied to the first one: {reason}; leave {name} out, or take a larger data.image_size"
+        f"applied to the first one: {reason(error)}; leave {name} out, or {other}"
     )

@@ -16,6 +16,7 @@ from training.data.remote_records import Records
 from training.data.standin import read_or_next, skips
 from training.data.store import Store
 
+_LONGEST_S = 1e6  # eleven days; clocks end behind it
 _NUM_SAMPLED = 8  # records that the identity reads
 
 
@@ -63,7 +64,8 @@ class Remote:
         check("split", split, split in ("train", "val"), "train or val")
         folder = "the folder of a store, like s3://bucket/folder"
         check("url", repr(url), bool(url.strip()), folder)
-        check("timeout_s", timeout_s, timeout_s > 0, "a positive number")
+        holds = 0 < timeout_s <= _LONGEST_S
+        check("timeout_s", timeout_s, holds, "a positive number, at most a million")
         check_minimum("num_attempts", num_attempts, 1)
         check_minimum("num_fetches", num_fetches, 1)
         self._skips, self._rgb = skips(on_error), rgb
