@@ -131,6 +131,33 @@ def test_a_norm_that_sees_one_value_is_said_with_the_batch_size() -> None:
         forward(nn.BatchNorm1d(3), torch.zeros(1, 3))
 
 
+class Uncompilable(nn.Linear):
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        kind = type("InductorError", (RuntimeError,), {"__module__": "torch._dynamo.exc"})
+        raise kind("InvalidCxxCompiler: No working C++ compiler found\n\nSet TORCHDYNAMO_VERBOSE=1")
+
+
+def test_a_model_that_cannot_be_compiled_is_said_with_the_switch() -> None:
+    with pytest.raises(ConfigError) as caught:
+        forward(Uncompilable(2, 2), torch.zeros(1, 2))
+    assert str(caught.value) == (
+        "trainer.compile must be false for this model on this machine, but got "
+        "trainer.compile=true: InvalidCxxCompiler: No working C++ compiler found; "
+        "trainer.compile=false trains without"
+    )
+
+
+@pytest.mark.slow
+def test_where_no_compiler_is_found_training_ends_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
+    with pytest.raises(ConfigError, match=r"^trainer\.compile must be .*No working C\+\+ compiler"):
+        runs.train(tmp_path / "run", "trainer.compile=true")
+
+
 @pytest.mark.parametrize("made", [None, "hello", len])
 def test_what_is_no_module_is_refused(made: object) -> None:
     with pytest.raises(

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import math
+import re
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -122,5 +125,85 @@ def test_a_buffer_that_counts_is_copied_and_one_of_numbers_averaged() -> None:
 
 @pytest.mark.parametrize("lr", ["abc", None, True])
 def test_a_rate_is_a_number(lr: object) -> None:
-    with pytest.raises(ConfigError, match=rf"^optimizer\.lr must be a number, but got .*={lr}$"):
+    with pytest.raises(ConfigError) as caught:
         make_optimizer(SGD | {"lr": lr}, nn.Linear(2, 2))
+    given = "null" if lr is None else lr
+    assert (
+        str(caught.value) == f"optimizer.lr must be a finite number, but got optimizer.lr={given}"
+    )
+
+
+def test_a_number_that_no_float_holds_is_refused_by_its_name() -> None:
+    for name in ("lr", "weight_decay", "momentum", "dampening"):
+        with pytest.raises(ConfigError, match=rf"^optimizer\.{name} must be a finite number, but"):
+            make_optimizer(SGD | {name: math.inf}, nn.Linear(2, 2))
+    with pytest.raises(ConfigError, match=r"^optimizer\.momentum must be a number in \[0, 1"):
+        make_optimizer(SGD | {"momentum": 1.5}, nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("LBFGS", "LBFGS doesn't support per-parameter options"),
+        ("SparseAdam", "SparseAdam does not support dense gradients"),
+        ("Muon", "Muon only supports 2D parameters"),
+    ],
+)
+def test_an_optimizer_that_cannot_train_every_parameter_is_refused_with_one_that_can(
+    name: str, said: str
+) -> None:
+    if not hasattr(torch.optim, name):
+        pytest.skip(f"this torch has no {name}")
+    with pytest.raises(ConfigError) as caught:
+        make_optimizer({"_target_": f"torch.optim.{name}", "lr": 0.1}, nn.Linear(2, 2))
+    expected = f"optimizer._target_ must train .*, but torch.optim.{name} does not: {said}.*; "
+    assert re.fullmatch(f"{expected}torch.optim.AdamW does", str(caught.value))
+
+
+def test_an_optimizer_that_needs_a_closure_is_refused() -> None:
+    for model, target in (
+        (nn.Linear(2, 2, bias=False), "torch.optim.LBFGS"),  # a single group, which it takes
+        (nn.Linear(2, 2), "test_optim.Closing"),
+    ):
+        with pytest.raises(ConfigError, match=rf"but {target} does not: .*'closure'; torch\.optim"):
+            make_optimizer({"_target_": target, "lr": 0.1}, model)
+
+
+class Closing(torch.optim.SGD):
+    def step(self, closure: Any) -> Any:  # type: ignore[override]
+        return super().step(closure)
+
+
+def test_a_step_that_fails_is_said_with_the_arguments() -> None:
+    node = {"_target_": "torch.optim.Adam", "lr": 0.1, "capturable": True}  # not on a CPU
+    with pytest.raises(
+        ConfigError, match=r"^optimizer: .*Adam cannot make a step: .* capturable=T"
+    ):
+        make_optimizer(node, nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("name", ["AdamW", "SGD", "RMSprop", "Adafactor", "Rprop", "NAdam"])
+def test_trying_a_step_leaves_the_model_and_the_optimizer_as_they_are(name: str) -> None:
+    if not hasattr(torch.optim, name):
+        pytest.skip(f"this torch has no {name}")
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Linear(4, 2))
+    before = [weight.clone() for weight in model.parameters()]
+    optimizer = make_optimizer({"_target_": f"torch.optim.{name}", "lr": 0.1}, model)
+
+    assert all(map(torch.equal, before, model.parameters()))
+    assert all(weight.grad is None for weight in model.parameters())
+    assert optimizer.state_dict()["state"] == {}
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm")
+def test_a_model_that_cannot_be_copied_has_no_average() -> None:
+    model = nn.Sequential(nn.utils.weight_norm(nn.Linear(2, 2)))
+    with pytest.raises(ConfigError) as caught:
+        moving_average(model, 0.9)
+    said = str(caught.value)
+    assert said.startswith(
+        "trainer.ema_decay must be null for a model that copy.deepcopy cannot copy, but got "
+        "trainer.ema_decay=0.9, and of Sequential: "
+    )
+    assert said.endswith("that can be, or trainer.ema_decay=null trains without")
+    moving_average(nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))), 0.9)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -10,7 +12,9 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
-from training.checks import ConfigError, check_minimum
+from training.checks import ConfigError, check_minimum, text_of
+
+_MAX_REASON = 300  # characters; the compiler adds its own command and the code that it was given
 
 
 class SmallConvNet(nn.Sequential):
@@ -73,14 +77,18 @@ def check_model(model: Any, target: str) -> None:
         )
 
 
-def forward(model: nn.Module, images: Tensor) -> Any:
-    """Return the output of a model in training.
+def forward(model: Callable[[Tensor], Any], images: Tensor) -> Any:
+    """Return the output of a model.
 
     Raises:
-        ConfigError: the batch is too small for a norm over it.
+        ConfigError: the batch is too small for a norm over it, or the model cannot be compiled.
     """
     try:
         return model(images)
+    except RuntimeError as error:
+        if any(kind.__module__ == "torch._dynamo.exc" for kind in type(error).__mro__):
+            raise not_compiled(error) from error
+        raise
     except ValueError as error:
         if "more than 1 value per channel" not in str(error):
             raise
@@ -88,6 +96,16 @@ def forward(model: nn.Module, images: Tensor) -> Any:
             "batch_size must be at least 2 with a norm over the batch that sees one value a "
             f"channel of each sample, and so must a batch, but one holds {len(images)}"
         ) from error
+
+
+def not_compiled(error: Exception) -> ConfigError:
+    """Return what a user should change where torch.compile failed."""
+    said, *_ = text_of(error).split("\n\n")  # behind it: how to report a bug of torch's
+    return ConfigError(
+        "trainer.compile must be false for this model on this machine, but got "
+        f"trainer.compile=true: {shorten(said, _MAX_REASON, placeholder=' ...')}; "
+        "trainer.compile=false trains without"
+    )
 
 
 def cross_entropy(

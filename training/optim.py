@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from training.checks import ConfigError, check
+from training.checks import ConfigError, check, is_finite, reason
 from training.config import Config
 from training.sections import Node
-from training.targets import make
+from training.targets import given_in, make
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,15 +117,73 @@ def make_optimizer(node: Node, model: nn.Module) -> Optimizer:
     groups = parameter_groups(model.named_parameters())
     if not groups:
         raise ConfigError("model must have a parameter that requires grad, but it has none")
-    if "lr" in node:
-        check("optimizer.lr", node["lr"], type(node["lr"]) in (int, float), "a number")
-    optimizer: Optimizer = make(node, "optimizer", groups)
+    for name, value in node.items():
+        if name in ("lr", "weight_decay", "momentum") or isinstance(value, float):
+            given = "null" if value is None else value
+            check(f"optimizer.{name}", given, is_finite(value), "a finite number")
+        if name == "momentum":
+            check("optimizer.momentum", value, 0 <= value < 1, "a number in [0, 1)")
+    optimizer: Optimizer = _made(node, groups)
     if not isinstance(optimizer, Optimizer):
         raise ConfigError(
             f"optimizer._target_ must make a torch.optim.Optimizer, but {node['_target_']} made "
             f"{type(optimizer).__name__}"
         )
+    _check_step(optimizer, node)
     return optimizer
+
+
+def _made(node: Node, groups: list[dict[str, Any]]) -> Any:
+    try:
+        return make(node, "optimizer", groups)
+    except ConfigError as error:
+        # LBFGS and Muon of torch do not take what they are given here, whatever their arguments.
+        text = str(error.__cause__)
+        if "parameter groups" in text or "2D parameters" in text:
+            raise _unsuitable(node, text) from error
+        raise
+
+
+def _check_step(optimizer: Optimizer, node: Node) -> None:
+    """Refuse an optimizer whose step needs something else than a dense gradient.
+
+    What torch's own say of it is found by a step with parameters like those of the model, smaller.
+
+    Raises:
+        ConfigError: it does.
+    """
+    try:
+        inspect.signature(optimizer.step).bind()
+    except TypeError as error:
+        raise _unsuitable(node, f"its step needs more than gradients, {error}") from error
+    if not type(optimizer).__module__.startswith("torch."):
+        return
+    try:
+        _made(node, [_stand_in(group) for group in optimizer.param_groups]).step()
+    except Exception as error:
+        if "dense gradients" in str(error):
+            raise _unsuitable(node, reason(error)) from error
+        raise ConfigError(
+            f"optimizer: {node['_target_']} cannot make a step: {reason(error)}{given_in(node)}"
+        ) from error
+
+
+def _stand_in(group: dict[str, Any]) -> dict[str, Any]:
+    """Return a group with one small parameter for all of as many dimensions."""
+    alike = {parameter.ndim: parameter for parameter in group["params"]}
+    small = []
+    for parameter in alike.values():
+        value = parameter.new_ones([min(side, 2) for side in parameter.shape])
+        small.append(nn.Parameter(value))
+        small[-1].grad = torch.zeros_like(value)
+    return {"params": small, "weight_decay": group.get("weight_decay", 0.0)}
+
+
+def _unsuitable(node: Node, text: str) -> ConfigError:
+    return ConfigError(
+        "optimizer._target_ must train each parameter by its gradient, in groups with and without "
+        f"weight decay, but {node['_target_']} does not: {text}; torch.optim.AdamW does"
+    )
 
 
 def moving_average(model: nn.Module, decay: float) -> AveragedModel:
@@ -131,6 +191,9 @@ def moving_average(model: nn.Module, decay: float) -> AveragedModel:
 
     What counts or marks something, a buffer of integers or of true and false, has no average, and
     is that of the latest update.
+
+    Raises:
+        ConfigError: the model cannot be copied.
     """
     blend = get_ema_multi_avg_fn(decay)
 
@@ -141,7 +204,15 @@ def moving_average(model: nn.Module, decay: float) -> AveragedModel:
         for average, value in zip(averages, values, strict=True):
             average.copy_(value)
 
-    return AveragedModel(model, multi_avg_fn=update, use_buffers=True)
+    try:
+        return AveragedModel(model, multi_avg_fn=update, use_buffers=True)
+    except Exception as error:  # whatever a part of the user's raises when it is copied
+        norm = "torch.nn.utils.parametrizations has a weight_norm that can be, or "
+        raise ConfigError(
+            "trainer.ema_decay must be null for a model that copy.deepcopy cannot copy, but got "
+            f"trainer.ema_decay={decay}, and of {type(model).__name__}: {reason(error)}; "
+            f"{norm if 'weight_norm' in str(error) else ''}trainer.ema_decay=null trains without"
+        ) from error
 
 
 def parameter_groups(named: Iterable[tuple[str, nn.Parameter]]) -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ from torch.optim.lr_scheduler import (
 from training.checks import ConfigError, check
 from training.optim import Plan
 from training.options import MONITORS
+from training.schedule_rules import behind_end, check_entries
 from training.sections import Node
 from training.targets import make, target_of
 
@@ -35,6 +36,9 @@ _FIRST_FACTOR = {LinearLR: "start_factor", ConstantLR: "factor"}
 
 class Schedule:
     """A scheduler of torch, stepped after updates or after epochs as its node says.
+
+    Attributes:
+        notes: what the user should know of it.
 
     Args:
         node: a scheduler's node, and `step_each`: `update` (where left out) or `epoch`.
@@ -54,10 +58,13 @@ class Schedule:
         if self.watches:
             rule = "epoch for a schedule that watches an evaluation"
             check("schedule.step_each", self.each, self.each == "epoch", rule)
-            node.setdefault("mode", MONITORS[monitor])
+            best = MONITORS[monitor]
+            rule = f"{best} with trainer.monitor={monitor}"
+            check("schedule.mode", node.setdefault("mode", best), node["mode"] == best, rule)
         epochs = plan.schedule_end or plan.epochs
         total = plan.steps_before(epochs) if self.each == "update" else epochs
         self.total = math.inf if plan.schedule_end is None else total
+        self.notes = list(behind_end(node, total, f"{self.each}s"))
         self.scheduler = make_scheduler(node, "schedule", optimizer, total)
         missing = [name for name in _NEEDED if not hasattr(self.scheduler, name)]
         if not any(hasattr(one, "last_epoch") for one in _with_inner(self.scheduler)):
@@ -148,6 +155,7 @@ def make_scheduler(node: Node, place: str, optimizer: Optimizer, total: int) -> 
     """
     node = {name: total if value == "total_steps" else value for name, value in node.items()}
     target = target_of(node, place)
+    check_entries(node, place)
     if target in _FIRST_FACTOR and node.get("total_iters") == 0:
         node[_FIRST_FACTOR[target]] = node.get("end_factor", 1.0)  # torch would stay at the first
     inner = node.get("schedulers")

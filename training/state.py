@@ -20,7 +20,7 @@ from training.checks import ConfigError
 from training.config import Config
 from training.distributed import gather, ranks
 from training.environment import versions
-from training.models import check_model, cross_entropy
+from training.models import check_model, cross_entropy, not_compiled
 from training.optim import Plan, make_optimizer, moving_average
 from training.options import MONITORS
 from training.parallel import distribute
@@ -246,8 +246,13 @@ def make_state(config: Config, model: nn.Module, device: torch.device, plan: Pla
         ema = moving_average(model, trainer.ema_decay)
     optimizer = make_optimizer(config.optimizer, model)
     schedule = Schedule(config.schedule, optimizer, plan, trainer.monitor)
+    for note in [] if trainer.fast_dev_run else schedule.notes:
+        log.warning("%s", note)
     if trainer.compile:
-        model.compile()  # in place, after the copy above: the names of the parameters stay
+        try:
+            model.compile()  # in place, after the copy above: the names of the parameters stay
+        except RuntimeError as error:  # a Python that this torch cannot compile
+            raise not_compiled(error) from error
     return State(
         model=model,
         optimizer=optimizer,
