@@ -209,7 +209,7 @@ def test_channels_last_holds_for_weights_and_images(tmp_path: Path) -> None:
         loop.fit(run, model, loaders, device)
 
     assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
-    assert len(seen) == 7 and all(seen)
+    assert len(seen) == 9 and all(seen)  # two of them before the first step, to try the model
 
 
 WRONG = {
@@ -219,8 +219,8 @@ WRONG = {
     "clip_norm": (0.0, "null or a finite positive number"),
     "ema_decay": (1.0, "null or a number in [0, 1)"),
     "label_smoothing": (1.0, "a number in [0, 1)"),
-    "mixup_alpha": (-0.1, "0 or larger"),
-    "cutmix_alpha": (-0.1, "0 or larger"),
+    "mixup_alpha": (-0.1, "0, or a number from 0.01 to 1,000,000"),
+    "cutmix_alpha": (-0.1, "0, or a number from 0.01 to 1,000,000"),
     "monitor": ("val_top1", "one of val_accuracy, val_loss"),
     "early_stopping": (0, "null or a positive integer"),
     "evaluate_every": (0, "a positive integer"),

@@ -61,3 +61,10 @@ def test_a_transform_of_ones_own_keeps_its_traceback() -> None:
         with pytest.raises((RuntimeError, ValueError)) as caught:
             stages(compose([transform]))[0](SMALL)
         assert not isinstance(caught.value, ConfigError)
+
+
+def test_an_argument_that_no_image_can_be_transformed_with_is_said_as_such() -> None:
+    turn = v2.RandomAffine(10, interpolation=-1)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"but RandomAffine cannot be applied") as e:
+        stages(compose([turn]))[0](LARGE)
+    assert str(e.value).endswith("or give it other arguments")

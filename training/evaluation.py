@@ -17,6 +17,7 @@ from training.optim import Plan
 from training.records import Run
 from training.rows import columns
 from training.tracking import Trackers
+from training.trial import try_evaluation
 
 log = logging.getLogger("training")
 
@@ -37,6 +38,7 @@ def evaluate_checkpoint(
     origin = load_weights(model, path, device)
     plan = Plan.of(run.config, loaders.num_batches)
     prepare = Preprocess(run.config, device)
+    try_evaluation(run.config, model, loaders, prepare)
     job = Job(run=run, plan=plan, loaders=loaders, prepare=prepare, trackers=Trackers({}))
     result = evaluate(job, model)
     values = result.columns()

@@ -23,7 +23,7 @@ from training.records import Run
 from training.samples import check_signature, checked
 from training.sections import Node
 from training.signals import end_workers
-from training.sources import check_optional, sizes_of
+from training.sources import check_source, identity_of, sizes_of
 from training.targets import make, make_function
 from training.workers import start_worker
 
@@ -36,6 +36,7 @@ class Loaders:
         train, val: batches `{"image": uint8 N x C x H x W, "label": int64 N}`.
         num_train, num_val: samples of each, in the largest epoch.
         build, finish: the two stages of a training sample; `finish` None leaves it as stored.
+        build_val: makes a validation sample.
         classes: names, by label.
         facts, notes: what the user should know before the first step; the latter are warnings.
     """
@@ -46,6 +47,7 @@ class Loaders:
     num_val: int
     build: Callable[[ReuseKey], Any]
     finish: Callable[[Any, ReuseKey], Any] | None
+    build_val: Callable[[ReuseKey], Any]
     classes: list[str]
     facts: list[str]
     notes: list[str]
@@ -93,7 +95,7 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
     with first_on_machine():  # which may download or unpack
         train = _make_source(config.data.train, "data.train", config)
         val = _make_source(config.data.val, "data.val", config)
-    if val.classes != train.classes:
+    if list(val.classes) != list(train.classes):
         raise ConfigError(
             "data.val must have the classes of data.train, but got "
             f"{', '.join(val.classes)} against {', '.join(train.classes)}"
@@ -129,7 +131,7 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
     own = [math.ceil(size / ranks().world_size) for size in sizes.values()]  # of a rank
     single = drop_single and any(_leaves_one(size, config.batch_size) for size in own)
     options = _options(config, device)
-    train_mark, val_mark = train.identity(), val.identity()
+    train_mark, val_mark = identity_of(train, "data.train"), identity_of(val, "data.val")
     marks = {"data.train": train_mark, "data.val": val_mark, "code": project_code(config)}
     check_same(marks)
     run.record_inputs(marks)
@@ -139,6 +141,7 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
         num_val=len(val),
         build=build_train,
         finish=finish,
+        build_val=build_val,
         classes=train.classes,
         facts=[f"epochs from {first} on: {num} samples" for first, num in sizes.items() if first],
         notes=_notes(config, val, single),
@@ -201,18 +204,11 @@ def _make_loader(*arguments: Any, **options: Any) -> ReuseDataLoader:
 
 def _make_source(node: Node, place: str, config: Config) -> Source:
     source: Source = make(node, place)
-    check_optional(source, place)
-    if len(source) == 0:
-        raise ConfigError(f"{place} must hold at least one sample, but it is empty")
+    check_source(source, place, config.data.num_classes)
     if len(source) < ranks().world_size:
         raise ConfigError(
             f"{place} must hold at least one sample for each of {ranks().world_size} ranks, "
             f"but it holds {len(source)}"
-        )
-    if len(source.classes) != config.data.num_classes:
-        raise ConfigError(
-            f"data.num_classes must be the number of classes of {place}, {len(source.classes)}, "
-            f"but got data.num_classes={config.data.num_classes}"
         )
     return source
 

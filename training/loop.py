@@ -45,6 +45,7 @@ from training.signals import Interrupted
 from training.state import State, evaluation_mode, make_state
 from training.timing import Clock
 from training.tracking import Trackers
+from training.trial import try_training
 from training.workers import begin_pass
 
 log = logging.getLogger("training")
@@ -87,6 +88,7 @@ def fit(run: Run, model: nn.Module, loaders: Loaders, device: torch.device) -> f
     state = make_state(run.config, model, device, plan)
     seed_rank(run.config.seed)
     prepare = Preprocess(run.config, device)
+    try_training(run.config, model, state.loss, loaders, prepare)
     rows = restore(run, state, loaders, plan) if run.config.resume else []
     if rows is None:  # nothing is left to train
         return state.best.value
@@ -252,7 +254,7 @@ def evaluate(job: Job, model: nn.Module) -> Evaluation:
         for batch in job.run.signals.between(on_device, loader.num_workers > 0):
             images, labels = job.prepare.for_evaluation(batch)
             with autocast(job.prepare.device, job.trainer.precision):
-                logits = model(images)
+                logits = forward(model, images)
             meters.add(logits, labels, batch.get("valid"))
             job.clock.end_warmup()
     report_skipped(loader, "validation")

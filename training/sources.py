@@ -3,10 +3,96 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sized
+from operator import index as as_index
+from textwrap import shorten
 from typing import Any
+
+import numpy as np
 
 from reuseloader.sizes import SizeTable
 from training.checks import ConfigError
+
+
+def check_source(source: Any, place: str, num_classes: int) -> None:
+    """Make sure that a source has what training asks of it, before anything is read.
+
+    Args:
+        source: of the user's, perhaps.
+        place: where it stands in the config.
+        num_classes: of the config.
+
+    Raises:
+        ConfigError: a part is missing or is something else; names the class.
+    """
+    name = f"{place}: {type(source).__module__}.{type(source).__qualname__}"
+    for method, meaning in _NEEDED.items():
+        if not callable(getattr(source, method, None)):
+            raise ConfigError(f"{name} must have a method {method}, {meaning}, but has none")
+    check_optional(source, place)
+    classes = getattr(source, "classes", None)
+    texts = isinstance(classes, (list, tuple)) and all(isinstance(one, str) for one in classes)
+    if not texts:
+        raise ConfigError(f"{name}.classes must be a list of names, but got {_short(classes)}")
+    if len(source) == 0:
+        raise ConfigError(f"{place} must hold at least one sample, but it is empty")
+    if len(classes) != num_classes:
+        raise ConfigError(
+            f"data.num_classes must be the number of classes of {place}, {len(classes)}, "
+            f"but got data.num_classes={num_classes}"
+        )
+    _check_labels(source, name, num_classes)
+
+
+_NEEDED = {
+    "__len__": "the number of samples",
+    "__getitem__": "which returns the item of an index",
+    "identity": "which returns a digest of the content",
+}
+
+
+_OPTIONAL = {
+    "prefetch": "called before samples are built",
+    "record_of": "which returns the index of the item of a key",
+}
+
+
+def identity_of(source: Any, place: str) -> str:
+    """Return the digest of a source's content.
+
+    Raises:
+        ConfigError: it is no text.
+    """
+    mark = source.identity()
+    name = f"{place}: {type(source).__module__}.{type(source).__qualname__}"
+    if not isinstance(mark, str):
+        raise ConfigError(f"{name}.identity() must return a text, but returned {_short(mark)}")
+    return mark
+
+
+def _check_labels(source: Any, name: str, num_classes: int) -> None:
+    """Look at the labels that a source may have, one an index."""
+    labels = getattr(source, "labels", None)
+    if labels is None:
+        return
+    rule = f"{name}.labels must be integers, one for each of {len(source)} samples"
+    remedy = "where labels means something else in that class, give it another name"
+    try:
+        values = np.array([as_index(label) for label in labels], dtype=np.int64)
+    except (TypeError, OverflowError) as error:  # no list, or one of something else
+        raise ConfigError(f"{rule}, but got {_short(labels)}; {remedy}") from error
+    if len(values) != len(source):
+        raise ConfigError(f"{rule}, but there are {len(values)}; {remedy}")
+    outside = np.flatnonzero((values < 0) | (values >= num_classes))
+    if len(outside):
+        first = int(outside[0])
+        raise ConfigError(
+            f"{name}.labels must be in [0, {num_classes}), the classes of data, but got "
+            f"label={values[first]} at index={first}"
+        )
+
+
+def _short(value: Any) -> str:
+    return shorten(f"{type(value).__name__} {value!r}", 80, placeholder=" ...")
 
 
 def check_optional(source: Any, place: str) -> None:
@@ -23,8 +109,9 @@ def check_optional(source: Any, place: str) -> None:
     block_size = getattr(source, "block_size", 1)
     if type(block_size) is not int or block_size < 1:
         raise _mistake(name, "block_size", "a positive integer, the items read together", source)
-    if not callable(getattr(source, "prefetch", len)):
-        raise _mistake(name, "prefetch", "a method, called before samples are built", source)
+    for method, meaning in _OPTIONAL.items():
+        if getattr(source, method, None) is not None and not callable(getattr(source, method)):
+            raise _mistake(name, method, f"a method, {meaning}", source)
     try:
         if getattr(source, "size_table", None) is not None:
             SizeTable.of(source.size_table)

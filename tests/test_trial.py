@@ -1,0 +1,213 @@
+"""A model that does not fit its data is named before the first step, and nothing has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import runs
+import torch
+import torchvision
+from torch import Tensor, nn
+
+from training.checks import ConfigError
+from training.device import Preprocess
+from training.models import cross_entropy
+from training.trial import try_evaluation, try_training
+
+
+class Net(nn.Module):
+    """A small model, of which a test replaces the pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout())
+        self.head = nn.Linear(4, 10)
+
+    def forward(self, images: Tensor) -> Any:
+        return self.head(self.body(images).mean((2, 3)))
+
+
+class Double(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.double()
+
+
+class Grey(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body[0] = nn.Conv2d(1, 4, 3)
+
+
+class Deep(Net):
+    def forward(self, images: Tensor) -> Any:
+        return super().forward(nn.functional.max_pool2d(images, 100))
+
+
+class Twice(Net):
+    def forward(self, images: Tensor) -> Any:
+        return super().forward(images), super().forward(images)
+
+
+class TwiceInEvaluation(Net):
+    def forward(self, images: Tensor) -> Any:
+        return super().forward(images) if self.training else {"out": super().forward(images)}
+
+
+class Misspelled(Net):
+    def forward(self, images: Tensor) -> Any:
+        return self.haed(images)
+
+
+class InPlace(Net):
+    def forward(self, images: Tensor) -> Any:
+        output = super().forward(images).exp()
+        output.sub_(1)
+        return output
+
+
+class OfOneSize(Net):
+    def forward(self, images: Tensor) -> Any:
+        return super().forward(images.view(16, 3, 64, 64))
+
+
+class Counts(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[bool, int]] = []
+
+    def forward(self, images: Tensor) -> Any:
+        self.seen.append((self.training, len(images)))
+        self.body[1].running_mean = self.body[1].running_mean + 1
+        return super().forward(images)
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, ...]]:
+    """The config, the loaders and the preprocessing of one run, for any model."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    few = ("data.train.limit=16", "data.val.limit=16", "trainer.mixup_alpha=1")
+    with runs.begin(folder, *few) as run:
+        _, loaders, device = runs.prepare(run)
+        yield run.config, loaders, Preprocess(run.config, device)
+
+
+@pytest.fixture
+def attempt(begun: tuple[Any, ...]) -> Callable[[nn.Module], None]:
+    """Try a model."""
+    config, loaders, prepare = begun
+
+    def function(model: nn.Module) -> None:
+        named = {**config.model, "_target_": f"mine.{type(model).__name__}"}
+        loss = partial(cross_entropy, num_classes=10)
+        try_training(replace(config, model=named), model, loss, loaders, prepare)
+
+    return function
+
+
+Attempt = Callable[[nn.Module], None]
+
+LINES = {
+    Double: r"failed in body\.0 \(Conv2d\), at test_trial\.py, line \d+: .*; images are",
+    Grey: r"failed in body\.0 \(Conv2d\), at test_trial\.py, line \d+: .*; data\.image",
+    Deep: r"failed, at test_trial\.py, line \d+: .*; data\.image_size, data\.prepare",
+    InPlace: r"failed: one of the variables needed for gradient computation has been modified by",
+}
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_a_model_that_fails_of_the_images_is_named_with_module_shape_and_reason(
+    attempt: Attempt, kind: type[nn.Module]
+) -> None:
+    start = rf"^model must fit images of 16 x 3 x 64 x 64, but mine\.{kind.__name__} "
+    with pytest.raises(ConfigError, match=start + LINES[kind]) as caught:
+        attempt(kind())
+
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("kind", "got"), [(Twice, "tuple"), (TwiceInEvaluation, "dict")])
+def test_what_is_no_logits_is_said_before_the_first_step_in_either_mode(
+    attempt: Attempt, kind: type[nn.Module], got: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"^model must return a tensor of floats.* got {got}$"):
+        attempt(kind())
+
+
+def test_a_bug_in_a_users_own_code_keeps_its_traceback_and_is_named_in_a_note(
+    attempt: Attempt,
+) -> None:
+    with pytest.raises(AttributeError, match="haed") as caught:
+        attempt(Misspelled())
+
+    assert caught.value.__notes__ == [
+        "in model=mine.Misspelled, tried on images of 16 x 3 x 64 x 64 before the first step"
+    ]
+
+
+def test_a_model_that_takes_whole_batches_alone_is_tried_with_one(attempt: Attempt) -> None:
+    attempt(OfOneSize())
+
+
+def test_a_trial_changes_nothing(attempt: Attempt) -> None:
+    model = Counts()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    mean, random = model.body[1].running_mean, torch.get_rng_state()
+
+    attempt(model)
+
+    assert model.seen == [(True, 2), (False, 2)]
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert model.body[1].running_mean is mean
+    assert torch.equal(random, torch.get_rng_state())
+    assert all(module.training for module in model.modules())
+    assert all(weight.grad is None for weight in model.parameters())
+
+
+def test_evaluation_alone_is_tried_in_evaluation_mode(begun: tuple[Any, ...]) -> None:
+    config, loaders, prepare = begun
+    model = Counts()
+    try_evaluation(config, model, loaders, prepare)
+
+    assert model.seen == [(False, 2)]
+
+
+def test_a_sample_that_cannot_be_made_is_left_to_the_epoch(begun: tuple[Any, ...]) -> None:
+    config, loaders, prepare = begun
+
+    def gone(_: Any) -> Any:
+        raise OSError("gone")
+
+    without = replace(loaders, build=gone, build_val=gone)
+    try_training(config, Grey(), nn.functional.cross_entropy, without, prepare)
+
+
+def test_an_operation_that_is_not_deterministic_is_answered_with_the_switch(
+    attempt: Attempt,
+) -> None:
+    class Refuses(Net):
+        def forward(self, images: Tensor) -> Any:
+            raise RuntimeError("but you set 'torch.use_deterministic_algorithms(True)'. You can")
+
+    with pytest.raises(ConfigError, match=r"; deterministic=false allows it$"):
+        attempt(Refuses())
+
+
+def test_a_module_of_torchvision_is_named_without_a_line_of_its_own_code(attempt: Attempt) -> None:
+    model = torchvision.models.resnet18(num_classes=10)
+    model.layer1[0].conv2 = nn.Conv2d(3, 64, 3)
+    with pytest.raises(ConfigError, match=r"ResNet failed in layer1\.0\.conv2 \(Conv2d\): Given"):
+        attempt(model)
+
+
+def test_a_run_tries_its_model_before_the_first_step(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^model must fit images of 16 x 3 x 8 x 8, but "):
+        runs.train(tmp_path, "data.image_size=8")
+
+    assert not (tmp_path / "metrics.csv").exists()
+    assert not (tmp_path / "checkpoints" / "last.pt").exists()

@@ -1,0 +1,188 @@
+"""One sample through the model before the run: what does not fit is said at once, in a line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from traceback import walk_tb
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from training.checks import ConfigError, reason
+from training.config import Config
+from training.device import Batch, Preprocess, autocast
+from training.loaders import Loaders
+from training.models import check_output, forward
+from training.randomness import aside
+from training.state import Loss, evaluation_mode
+
+_LIBRARIES = ("torch", "torchvision", "timm")
+_OURS = (__name__, "training.models")
+_ENOUGH = 2  # samples, for a norm over the batch
+
+Ready = Callable[[Batch], tuple[Tensor, Tensor]]  # what is done to a batch before the model
+Step = Callable[[Tensor, Tensor], None]
+
+
+def try_training(
+    config: Config, model: nn.Module, loss: Loss, loaders: Loaders, prepare: Preprocess
+) -> None:
+    """Take a training sample forward and backward, and a validation sample forward.
+
+    Nothing changes: no weight, buffer, mode, gradient or random state. `model` is not compiled
+    here. A sample that cannot be made is left to the epoch, which names it.
+
+    Raises:
+        ConfigError: the model cannot take the images of the data, or returns no logits.
+    """
+
+    def step(images: Tensor, labels: Tensor) -> None:
+        with autocast(prepare.device, config.trainer.precision):
+            value = loss(_eager(model, images), labels)
+        learning = [weight for weight in model.parameters() if weight.requires_grad]
+        # Unlike backward() it leaves .grad as it is, and starts no exchange with other ranks.
+        torch.autograd.grad(value, learning, allow_unused=True)
+
+    sample = _first_sample(loaders, is_train=True)
+    _try(config, model, sample, prepare.for_training, step)
+    try_evaluation(config, model, loaders, prepare)
+
+
+def try_evaluation(config: Config, model: nn.Module, loaders: Loaders, prepare: Preprocess) -> None:
+    """Take a validation sample forward; nothing changes.
+
+    Raises:
+        ConfigError: the model cannot take the images of the data, or returns no logits.
+    """
+
+    def step(images: Tensor, labels: Tensor) -> None:
+        with autocast(prepare.device, config.trainer.precision):
+            output = _eager(model, images)
+        check_output(output, len(labels), config.data.num_classes)
+
+    sample = _first_sample(loaders, is_train=False)
+    with evaluation_mode(model), torch.no_grad():
+        _try(config, model, sample, prepare.for_evaluation, step)
+
+
+def _eager(model: nn.Module, images: Tensor) -> Any:
+    """Return the output of a model that may have been compiled, without compiling it now."""
+    return forward(model._call_impl, images)
+
+
+def _first_sample(loaders: Loaders, is_train: bool) -> dict[str, Any] | None:
+    """Return a sample as it goes into a batch; None where the first one cannot be made."""
+    loader = loaders.train if is_train else loaders.val
+    key = loader.policy.key(0, 0)
+    try:
+        with aside():
+            sample = loaders.build(key) if is_train else loaders.build_val(key)
+            if is_train and loaders.finish is not None:
+                sample = loaders.finish(sample, key)
+    except Exception:
+        return None
+    return sample if isinstance(sample, dict) else None  # none of one that was skipped
+
+
+def _try(
+    config: Config, model: nn.Module, sample: dict[str, Any] | None, ready: Ready, step: Step
+) -> None:
+    """Take a few copies of a sample through a step; only what a whole batch fails of is an error.
+
+    A model may hold to one size of a batch.
+    """
+    if sample is None:
+        return
+    device = next(model.parameters()).device
+    for size in sorted({min(_ENOUGH, config.batch_size), config.batch_size}):
+        batch = {
+            "image": sample["image"].expand(size, -1, -1, -1).to(device),
+            "label": torch.full((size,), sample["label"], device=device),
+        }
+        try:
+            with aside(), _unchanged(model):
+                images, labels = ready(batch)
+                with _named(model, config.model["_target_"], images):
+                    step(images, labels)
+            return
+        except Exception:
+            if size == config.batch_size:
+                raise
+
+
+@contextmanager
+def _unchanged(model: nn.Module) -> Iterator[None]:
+    """Give a model back the buffers that it has, with what they hold."""
+    kept = [
+        (module, name, buffer, buffer.clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for module, name, buffer, value in kept:
+                module._buffers[name] = buffer
+                buffer.copy_(value)
+
+
+@contextmanager
+def _named(model: nn.Module, target: str, images: Tensor) -> Iterator[None]:
+    """Say what failed of a model: in a line, or, of a bug in a user's own code, in a note.
+
+    Raises:
+        ConfigError: torch refused the images, or what the model makes of them.
+    """
+    shape = " x ".join(map(str, images.shape))
+    try:
+        yield
+    except (ConfigError, torch.cuda.OutOfMemoryError):
+        raise
+    except Exception as error:
+        *_, (frame, _) = walk_tb(error.__traceback__)
+        # What torch raises of shapes and types; the functions of C look to it like the user's line.
+        in_torch = isinstance(error, TypeError) and _is_of_library(frame)
+        if not (in_torch or isinstance(error, (RuntimeError, ValueError))):
+            error.add_note(f"in model={target}, tried on images of {shape} before the first step")
+            raise
+        raise ConfigError(
+            f"model must fit images of {shape}, but {target} failed{_place(error, model)}: "
+            f"{reason(error)}; {_remedy(str(error), model)}"
+        ) from error
+
+
+def _place(error: Exception, model: nn.Module) -> str:
+    """Return in which module, and in which line of the user's, an error was raised."""
+    names = {id(module): name for name, module in model.named_modules() if name}
+    module, line = "", ""
+    for frame, number in walk_tb(error.__traceback__):
+        one = frame.f_locals.get("self")
+        if id(one) in names:
+            module = f" in {names[id(one)]} ({type(one).__name__})"
+        if not _is_of_library(frame) and frame.f_globals.get("__name__") not in _OURS:
+            line = f", at {Path(frame.f_code.co_filename).name}, line {number}"
+    return module + line
+
+
+def _is_of_library(frame: FrameType) -> bool:
+    module = str(frame.f_globals.get("__name__"))
+    return any(module == name or module.startswith(f"{name}.") for name in _LIBRARIES)
+
+
+def _remedy(text: str, model: nn.Module) -> str:
+    if "use_deterministic_algorithms" in text:
+        return "deterministic=false allows it"
+    kinds = {weight.dtype for weight in model.parameters() if weight.is_floating_point()}
+    if others := kinds - {torch.float32}:
+        kind = str(min(others, key=str)).removeprefix("torch.")
+        return f"images are float32, and its weights {kind}: model.float() where it is made"
+    return (
+        "data.image_size, data.prepare and augment set the size of the images, and arguments of "
+        "the model how many channels it takes"
+    )
