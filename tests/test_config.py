@@ -179,7 +179,7 @@ SEEDS, EQUAL = "whole numbers, each once, like [0,1,2]", "a list, [epochs] or [e
         ),
         ("sweep.seeds", SEEDS, [[1.5], ["x"], [[1]], [], [1, 1], 3, "x", None]),
         ("sweep.equal", EQUAL, ["epochs", ["time"], [], ["epochs"] * 2, [["epochs"]], 3, None]),
-        ("tracker.wandb", "null or a mapping", [3, "x", [1]]),
+        ("tracker.wandb", "null or a mapping, like {key: value}", [3, "x", [1]]),
     ],
 )
 def test_the_whole_of_a_list_is_shown_with_its_rule(

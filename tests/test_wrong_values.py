@@ -76,7 +76,7 @@ WRONG: dict[tuple[str, ...], dict[str, tuple[Any, ...]]] = {
         "seed": NO_COUNT[2:],
         "deterministic": NO_FLAG,
         "device": ("gpu", "", 0, *NO_TEXT, None),
-        "fingerprint": ("", *NO_TEXT),
+        "fingerprint": NO_TEXT,
         "trainer.precision": ("fp8", "", 32, *NO_TEXT, None),
         "trainer.compile": NO_FLAG,
         "trainer.channels_last": NO_FLAG,

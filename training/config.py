@@ -6,7 +6,6 @@ import difflib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from functools import cache
-from types import UnionType
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
@@ -86,8 +85,6 @@ class Config:
         spanned = self.schedule_end
         holds = spanned is None or spanned >= 1
         check("schedule_end", spanned, holds, "null or a positive integer")
-        given = self.fingerprint != ""
-        check("fingerprint", "''", given, "null or a text that is not empty")
         known = self.device.partition(":")[0] in DEVICES
         check("device", self.device, known, f"one of {', '.join(DEVICES)}")
 
@@ -293,8 +290,6 @@ def _rule(key: str, hint: Any, value: Any) -> str:
         return "a number"
     if any(get_origin(kind) is dict for kind in get_args(hint)):
         return "null or a mapping, like {key: value}"
-    if get_origin(hint) is UnionType:
-        return "null or a mapping"
     if hint == Node and isinstance(value, str):
         return f"a mapping, like {key}._target_={value}"
     if is_dataclass(hint):

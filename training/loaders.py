@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -14,17 +13,16 @@ import torch
 
 from reuseloader import FOREVER, ReuseDataLoader, ReuseKey, load_tensors, save_tensors
 from training.budget import Kept, keep_within, share_in
-from training.build import Source, Transform, compose, finish_image
+from training.build import Source
 from training.config import Config, ConfigError
-from training.curriculum import Steps, apply_row
 from training.distributed import check_same, first_on_machine, ranks
 from training.fingerprint import fingerprint, project_code
 from training.records import Run
-from training.samples import check_signature, checked
 from training.sections import Node
 from training.signals import end_workers
 from training.sources import check_source, identity_of, sizes_of
-from training.targets import make, make_function
+from training.stages import make_stages
+from training.targets import make
 from training.workers import start_worker
 
 
@@ -90,7 +88,53 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
     Raises:
         ConfigError: a node cannot be made, or the data does not fit the config.
     """
-    config, table = run.config, run.curriculum
+    config = run.config
+    train, val = _make_sources(config)
+    stages = make_stages(config, run.curriculum, train, val)
+    sizes = _sizes(config, train)
+    marks = _record_marks(run, train, val)
+    single = drop_single and _leaves_one(sizes, config.batch_size)
+    share = share_in(run.cache)
+    options = _options(config, device)
+    loaders = Loaders(
+        num_train=max(sizes.values()),
+        num_val=len(val),
+        build=stages.build,
+        finish=stages.finish,
+        build_val=stages.build_val,
+        classes=train.classes,
+        facts=[f"epochs from {first} on: {num} samples" for first, num in sizes.items() if first],
+        notes=_notes(config, val, single),
+        train=_make_loader(
+            stages.build,
+            sizes,
+            run.cache / "train",
+            block_size=getattr(train, "block_size", 1),
+            lifetime=config.lifetime,
+            shuffle=True,
+            drop_last=single or config.loader.drop_last,
+            fingerprint=_fingerprint(run, config.data.train, marks["data.train"], stored=True),
+            finish=stages.finish,
+            remove_used=share < 1,
+            prefetch=getattr(train, "prefetch", None),
+            **options,
+        ),
+        val=_make_loader(
+            stages.build_val,
+            len(val),
+            run.cache / "val",
+            lifetime=FOREVER,
+            fingerprint=_fingerprint(run, config.data.val, marks["data.val"], stored=False),
+            prefetch=getattr(val, "prefetch", None),
+            **options,
+        ),
+    )
+    _keep_within_disk(run, loaders, share)
+    return loaders
+
+
+def _make_sources(config: Config) -> tuple[Source, Source]:
+    """Make the sources of training and validation, once on a machine where they must be fetched."""
     _check_shares(config)
     with first_on_machine():  # which may download or unpack
         train = _make_source(config.data.train, "data.train", config)
@@ -100,97 +144,41 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
             "data.val must have the classes of data.train, but got "
             f"{', '.join(val.classes)} against {', '.join(train.classes)}"
         )
-    rows = Steps(table)
-    # Training has its own: what a transform of the user's keeps is not validation's.
-    prepare, first = (_make_transforms(config.data.prepare, "data.prepare") for _ in range(2))
-    if config.augment.replaces_prepare:
-        first = []
-    augment, every_use = config.augment, config.augment.fresh
-    if augment.store_all:
-        every_use = {}
-    stored = rows.map(
-        lambda row: compose(
-            [
-                *first,
-                *_make_stage(augment.stored, row, "stored"),
-                *(_make_stage(augment.fresh, row, "fresh") if augment.store_all else []),
-            ]
-        )
-    )
-    fresh = rows.map(lambda row: compose(_make_stage(every_use, row, "fresh")))
-    build = make_function(config.build, "build")
-    check_signature(build, config.build["_target_"])
-    finish = partial(finish_image, transforms=fresh) if every_use else None
-    build_train, finish = checked(
-        partial(build, source=train, transforms=stored), finish, config.data
-    )
-    build_val, _ = checked(
-        partial(build, source=val, transforms=Steps({0: compose(prepare)})), None, config.data
-    )
-    sizes = _sizes(config, train)
-    own = [math.ceil(size / ranks().world_size) for size in sizes.values()]  # of a rank
-    single = drop_single and any(_leaves_one(size, config.batch_size) for size in own)
-    options = _options(config, device)
-    train_mark, val_mark = identity_of(train, "data.train"), identity_of(val, "data.val")
-    marks = {"data.train": train_mark, "data.val": val_mark, "code": project_code(config)}
+    return train, val
+
+
+def _record_marks(run: Run, train: Source, val: Source) -> dict[str, str]:
+    """Write down the marks of data and code, which have to be the same on all ranks."""
+    marks = {
+        "data.train": identity_of(train, "data.train"),
+        "data.val": identity_of(val, "data.val"),
+        "code": project_code(run.config),
+    }
     check_same(marks)
     run.record_inputs(marks)
-    share = share_in(run.cache)
-    loaders = Loaders(
-        num_train=max(sizes.values()),
-        num_val=len(val),
-        build=build_train,
-        finish=finish,
-        build_val=build_val,
-        classes=train.classes,
-        facts=[f"epochs from {first} on: {num} samples" for first, num in sizes.items() if first],
-        notes=_notes(config, val, single),
-        train=_make_loader(
-            build_train,
-            sizes,
-            run.cache / "train",
-            block_size=getattr(train, "block_size", 1),
-            lifetime=config.lifetime,
-            seed=config.seed,
-            shuffle=True,
-            drop_last=single or config.loader.drop_last,
-            fingerprint=_without_secret(
-                fingerprint(config, table, config.data.train, train_mark, stored=True), run
-            ),
-            finish=finish,
-            remove_used=share < 1,
-            prefetch=getattr(train, "prefetch", None),
-            **options,
-        ),
-        val=_make_loader(
-            build_val,
-            len(val),
-            run.cache / "val",
-            lifetime=FOREVER,
-            seed=config.seed,
-            fingerprint=_without_secret(
-                fingerprint(config, table, config.data.val, val_mark, stored=False), run
-            ),
-            prefetch=getattr(val, "prefetch", None),
-            **options,
-        ),
-    )
+    return marks
+
+
+def _fingerprint(run: Run, node: Node, mark: str, stored: bool) -> str:
+    """Return what tells stored samples from those of another build; it stands in each of them."""
+    text = fingerprint(run.config, run.curriculum, node, mark, stored=stored)
+    has_secret = run.redact(text) != text
+    return sha256(text.encode()).hexdigest() if has_secret else text
+
+
+def _keep_within_disk(run: Run, loaders: Loaders, share: float) -> None:
+    """Let each loader store what the disk has room for, and say how much that is."""
+    val, train = loaders.val, loaders.train
     said, fits = keep_within(
         run.cache,
-        config.cache.max_bytes,
+        run.config.cache.max_bytes,
         [
-            Kept(name="validation", loader=loaders.val, build=build_val, size=len(val)),
-            Kept(name="training", loader=loaders.train, build=build_train, size=loaders.num_train),
+            Kept(name="validation", loader=val, build=loaders.build_val, size=loaders.num_val),
+            Kept(name="training", loader=train, build=loaders.build, size=loaders.num_train),
         ],
         share,
     )
     (loaders.facts if fits else loaders.notes).append(said)
-    return loaders
-
-
-def _without_secret(mark: str, run: Run) -> str:
-    # It stands in every stored sample.
-    return mark if run.redact(mark) == mark else sha256(mark.encode()).hexdigest()
 
 
 def _make_loader(*arguments: Any, **options: Any) -> ReuseDataLoader:
@@ -223,14 +211,6 @@ def _check_shares(config: Config) -> None:
         )
 
 
-def _make_transforms(nodes: dict[str, Any], place: str) -> list[Transform]:
-    return [make(node, f"{place}.{name}") for name, node in nodes.items()]
-
-
-def _make_stage(nodes: dict[str, Any], row: dict[str, Any], stage: str) -> list[Transform]:
-    return _make_transforms(apply_row(nodes, row, stage), f"augment.{stage}")
-
-
 def _sizes(config: Config, train: Source) -> dict[int, int]:
     """Return first epoch -> number of training samples from there on."""
     batch_size, overfit = config.batch_size, config.trainer.overfit_batches
@@ -247,8 +227,10 @@ def _sizes(config: Config, train: Source) -> dict[int, int]:
     return sizes
 
 
-def _leaves_one(size: int, batch_size: int) -> bool:
-    return size > batch_size > 1 and size % batch_size == 1
+def _leaves_one(sizes: dict[int, int], batch_size: int) -> bool:
+    """Say whether a rank has an epoch whose last batch is a single sample."""
+    own = [math.ceil(size / ranks().world_size) for size in sizes.values()]
+    return any(size > batch_size > 1 and size % batch_size == 1 for size in own)
 
 
 def _notes(config: Config, val: Source, single: bool) -> list[str]:
@@ -267,6 +249,7 @@ def _notes(config: Config, val: Source, single: bool) -> list[str]:
 def _options(config: Config, device: torch.device) -> dict[str, Any]:
     options: dict[str, Any] = {
         "batch_size": config.batch_size,
+        "seed": config.seed,
         "num_replicas": ranks().world_size,
         "rank": ranks().rank,
         "verify": config.cache.verify,
