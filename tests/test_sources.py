@@ -12,7 +12,7 @@ from runs import begin, prepare
 
 from training.checks import ConfigError
 from training.data.digits import Digits
-from training.sources import check_optional, check_source, identity_of, sizes_of
+from training.sources import check_optional, check_source, identity_of, labels_of, sizes_of
 
 NAME = "data.train: test_sources.Own"
 
@@ -92,29 +92,45 @@ class Whole(Own):
 @pytest.mark.parametrize(
     "labels",
     [
-        None,
-        [0, 1, 0, 1, 0],
-        (0, 1, True, False, 0),
+        [0, 1, 0, 1, 1],
+        (0, 1, False, 1, True),
+        range(5),
         np.array([0, 1, 0, 1, 1], np.uint8),
         torch.tensor([0, 1, 0, 1, 1]),
         [torch.tensor(1)] * 5,
     ],
 )
 def test_labels_are_integers_in_any_list(labels: Any) -> None:
-    check_source(Whole(labels=labels), "data.train", num_classes=2)
+    source = Whole(labels=labels, classes=list("abcde"))
+    check_source(source, "data.train", num_classes=5)
+    found = labels_of(source)
+    assert found is not None
+    assert found.tolist() == [int(label) for label in labels]
+
+
+class Odd:
+    """Raises whatever it is asked."""
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise KeyError("of the user")
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        *(None, 3, "abcde", ["a"] * 5, [0.5] * 5, [None] * 5, [0, 1, 0, 1], [[0], [0, 1], 1, 0, 1]),
+        *(np.zeros((5, 2), np.int64), torch.zeros(5), {0: 1}, {1, 2}, Odd(), [2**70] * 5),
+    ],
+)
+def test_what_is_called_labels_and_is_something_else_is_left_alone(labels: Any) -> None:
+    source = Whole(labels=labels)
+    check_source(source, "data.train", num_classes=2)
+    assert labels_of(source) is None
 
 
 @pytest.mark.parametrize(
     ("attributes", "said"),
     [
-        ({"labels": 3}, "labels must be integers, one for each of 5 samples, but got int 3; where"),
-        ({"labels": "abcde"}, "labels must be integers, one for each of 5 samples, but got str 'a"),
-        ({"labels": [0.5] * 5}, "labels must be integers, one for each of 5 samples, but got list"),
-        ({"labels": np.zeros((5, 2))}, "labels must be integers, one for each of 5 samples, but g"),
-        (
-            {"labels": [0, 1, 0, 1]},
-            "labels must be integers, one for each of 5 samples, but the",
-        ),
         (
             {"labels": [0, 1, 0, 2, 9]},
             "labels must be in [0, 2), the classes of data, but got",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+import numpy as np
 import torch
 
 from reuseloader import FOREVER, ReuseDataLoader, ReuseKey, load_tensors, save_tensors
@@ -20,7 +21,7 @@ from training.fingerprint import fingerprint, project_code
 from training.records import Run
 from training.sections import Node
 from training.signals import end_workers
-from training.sources import check_source, identity_of, sizes_of
+from training.sources import check_source, identity_of, labels_of, sizes_of
 from training.stages import make_stages
 from training.targets import make
 from training.workers import start_worker
@@ -237,9 +238,9 @@ def _notes(config: Config, val: Source, single: bool) -> list[str]:
     notes = []
     if single:
         notes.append("each epoch leaves out its last batch, of one sample: BatchNorm needs two")
-    labels = getattr(val, "labels", None)
+    labels = labels_of(val)
     if labels is not None:
-        present = {int(label) for label in labels}
+        present = np.unique(labels)
         missing = [name for label, name in enumerate(val.classes) if label not in present]
         if missing:
             notes.append(f"validation holds no sample of class {', '.join(missing)}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sized
-from operator import index as as_index
 from textwrap import shorten
 from typing import Any
 
@@ -69,25 +68,29 @@ def identity_of(source: Any, place: str) -> str:
     return mark
 
 
+def labels_of(source: Any) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+    """Return the labels that a source lists, one an index; None where it lists none.
+
+    What has that name and is something else is left alone.
+    """
+    try:
+        labels = np.asarray(getattr(source, "labels", None))
+    except Exception:  # whatever an object of the user's raises
+        return None
+    is_list = labels.dtype.kind in "iub" and labels.shape == (len(source),)
+    return labels.astype(np.int64) if is_list else None
+
+
 def _check_labels(source: Any, name: str, num_classes: int) -> None:
-    """Look at the labels that a source may have, one an index."""
-    labels = getattr(source, "labels", None)
+    labels = labels_of(source)
     if labels is None:
         return
-    rule = f"{name}.labels must be integers, one for each of {len(source)} samples"
-    remedy = "where labels means something else in that class, give it another name"
-    try:
-        values = np.array([as_index(label) for label in labels], dtype=np.int64)
-    except (TypeError, OverflowError) as error:  # no list, or one of something else
-        raise ConfigError(f"{rule}, but got {_short(labels)}; {remedy}") from error
-    if len(values) != len(source):
-        raise ConfigError(f"{rule}, but there are {len(values)}; {remedy}")
-    outside = np.flatnonzero((values < 0) | (values >= num_classes))
+    outside = np.flatnonzero((labels < 0) | (labels >= num_classes))
     if len(outside):
         first = int(outside[0])
         raise ConfigError(
             f"{name}.labels must be in [0, {num_classes}), the classes of data, but got "
-            f"label={values[first]} at index={first}"
+            f"label={labels[first]} at index={first}"
         )
 
 
