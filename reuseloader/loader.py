@@ -87,6 +87,7 @@ class ReuseDataLoader(DataLoader[Any]):
         self._said_once = False
         self._persistent_pass: weakref.ref[Pass] | None = None
         self._passes: list[weakref.ref[Pass]] = []  # that may be alive
+        self._pid = os.getpid()
         options = dict(dataloader_options)
         sampler = ToldSampler(
             self.policy,
@@ -184,13 +185,15 @@ class ReuseDataLoader(DataLoader[Any]):
         """End the workers, and let another process use the folder.
 
         A ``with`` block does it at its end; without either it happens when Python frees the loader
-        and its passes. Neither can be iterated afterwards.
+        and its passes. Neither can be iterated afterwards. A worker is waited for while it builds a
+        sample, for 5 s at most. No other thread may be waiting for a batch.
         """
         try:
             for reuse_pass in self._living_passes():
                 reuse_pass.close()
         finally:
-            self._iterator = None  # torch's own, of persistent workers
+            if os.getpid() == self._pid:
+                self._iterator = None  # torch's own, of persistent workers
             self._dataset.close()
 
     def __enter__(self) -> ReuseDataLoader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -68,6 +69,7 @@ class Pass(Iterator[Any]):
     def __post_init__(self) -> None:
         self.epoch = self.position.epoch
         self._is_begun = False
+        self._pid = os.getpid()
 
     def __len__(self) -> int:
         return self.length(self.epoch)
@@ -109,7 +111,9 @@ class Pass(Iterator[Any]):
         return [worker.pid for worker in workers if (worker.exitcode or 0) < 0]
 
     def close(self) -> None:
-        """End the workers."""
+        """End the workers; those of a parent that was forked are not this process's to end."""
+        if os.getpid() != self._pid:
+            return
         workers = getattr(self.iterator, "_workers", [])  # these two are private to torch
         getattr(self.iterator, "_shutdown_workers", lambda: None)()
         for worker in workers:

@@ -55,7 +55,9 @@ class FolderUse:
     def check_open(self) -> None:
         """Refuse what only an open dataset can do."""
         if not self._is_open:
-            raise ValueError(f"the dataset over {self._directory} is closed; make a new one")
+            raise ValueError(
+                f"this loader or dataset over {self._directory} is closed; make a new one"
+            )
 
     def begin(self) -> None:
         """Begin a pass; warn, once, where one with other samples is in its way.

@@ -95,7 +95,7 @@ def test_nothing_can_be_asked_of_a_closed_loader(options: dict[str, Any], tmp_pa
     next(running)
     state, stats = loader.state_dict(), loader.stats()
     loader.close()
-    said = re.escape(f"the dataset over {tmp_path} is closed; make a new one")
+    said = re.escape(f"this loader or dataset over {tmp_path} is closed; make a new one")
     for use in (
         lambda: next(running),
         lambda: iter(loader),
@@ -175,6 +175,31 @@ def test_a_copy_does_not_give_back_what_it_does_not_hold(
     dataset.close()
     other.run(OPEN.format(str(tmp_path)))
     assert folder._holds == {}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+@pytest.mark.parametrize("persistent", [False, True])
+def test_what_a_forked_child_closes_its_parent_goes_on_with(
+    persistent: bool, start: Callable[..., Any], tmp_path: Path, deadline: None
+) -> None:
+    other = start()
+    loader = make(tmp_path, num_workers=2, persistent_workers=persistent)
+    running = iter(loader)
+    first = next(running)
+    if (child := os.fork()) == 0:
+        try:
+            loader.close()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert len([first, *running]) == 3
+    assert len(list(loader)) == 3
+    with pytest.raises(RuntimeError, match="FolderInUseError"):
+        other.run(OPEN.format(str(tmp_path)))
+    loader.close()
+    other.run(OPEN.format(str(tmp_path)))
 
 
 def test_closing_does_not_wait_for_a_build(tmp_path: Path, deadline: None) -> None:

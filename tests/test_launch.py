@@ -16,6 +16,7 @@ from training.arguments import parse
 from training.checks import ConfigError
 from training.explain import CONF, EXTRAS
 from training.launch import launch
+from training.sweeps import OF_LIFETIMES
 
 
 @pytest.fixture
@@ -47,6 +48,15 @@ def test_a_sweep_without_a_name_gets_a_new_folder(here: Path) -> None:
     first, second = start("lifetime=1,2"), start("lifetime=1,2")
     assert first != second
     assert first.parent.parent == here / "multirun"
+
+
+def test_the_folder_of_a_sweep_over_lifetimes_is_refused_and_stays_as_it_is(here: Path) -> None:
+    folder = here / "it"
+    (folder / OF_LIFETIMES).parent.mkdir(parents=True)
+    (folder / OF_LIFETIMES).write_text("seed: 0")
+    with pytest.raises(ConfigError, match=r"it is that of a sweep over lifetimes$"):
+        start("lifetime=1,2", "hydra.sweep.dir=it")
+    assert [file for file in folder.rglob("*") if file.is_file()] == [folder / OF_LIFETIMES]
 
 
 def test_files_of_the_users_own_are_copied_too(here: Path) -> None:

@@ -186,6 +186,18 @@ def test_a_folder_of_the_users_own_is_never_removed(
         assert (run.cache / "00000000.pt").read_text() == "x"
 
 
+def test_the_folder_of_a_sweep_is_no_folder_of_a_run(tmp_path: Path) -> None:
+    (tmp_path / ".sweep").mkdir()
+    with (
+        pytest.raises(
+            ConfigError, match=r"hydra\.run\.dir must be a new folder, but .* of a sweep$"
+        ),
+        begin(tmp_path),
+    ):
+        pass
+    assert [path.name for path in tmp_path.rglob("*")] == [".sweep"]
+
+
 def test_a_recorded_run_is_not_begun_again(tmp_path: Path) -> None:
     with begin(tmp_path / "run"):
         pass

@@ -23,6 +23,7 @@ from training.signals import (
     end_with_parent,
     is_left_alone,
     leave_to_parent,
+    withheld_from_children,
 )
 from training.targets import PROJECT
 
@@ -188,6 +189,31 @@ def test_a_worker_ends_when_its_parent_is_killed() -> None:
     parent.join()
     while os.path.exists(f"/proc/{number.value}") and state_of(number.value) != "Z":
         time.sleep(0.01)  # until the test's own limit
+
+
+def ask_as_worker(blocked: Any) -> None:
+    """Say what a program that a worker starts does on the signals."""
+    with withheld_from_children():
+        leave_to_parent(0)
+    leave_to_parent(0)
+    program = (
+        "import signal\n"
+        "print(*map(int, signal.pthread_sigmask(signal.SIG_BLOCK, [])), sep=',')\n"
+        "print([signal.getsignal(n) for n in (2, 10, 12, 15)])"
+    )
+    asked = [sys.executable, "-c", program]
+    blocked.value = subprocess.run(asked, stdout=subprocess.PIPE, check=True).stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="by numbers of Linux")
+def test_a_program_that_a_worker_starts_can_be_asked_to_end() -> None:
+    said = fork.Array("c", 500)
+    worker = fork.Process(target=ask_as_worker, args=(said,))
+    worker.start()
+    worker.join()
+    blocked, actions = said.value.decode().splitlines()
+    assert blocked == ""
+    assert "IGN" not in actions and "SIG_DFL" in actions
 
 
 def launch_rank(number: Any, said: Any, folder: Path) -> None:

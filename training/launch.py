@@ -23,7 +23,7 @@ from training.config import load_config
 from training.explain import CONF, EXTRAS, not_installed
 from training.options import MONITORS
 from training.recorded import quoted
-from training.sweeps import hold, start
+from training.sweeps import OF_LIFETIMES, hold, start
 from training.targets import PROJECT
 
 # conf/hydra/launcher has files of the plugins' own names, so that hydra/launcher=joblib is ours.
@@ -81,6 +81,11 @@ def launch(given: argparse.Namespace) -> Iterator[tuple[argparse.Namespace, Path
     HydraConfig.instance().cfg = None
     given.overrides.append(f"hydra.sweep.dir={quoted(sweep)}")
     with hold(sweep):
+        if (sweep / OF_LIFETIMES).exists():
+            raise ConfigError(
+                "hydra.sweep.dir must be a new folder, or one of such a sweep, but "
+                f"{sweep} is that of a sweep over lifetimes"
+            )
         given.config_path = str(start(sweep, conf_of(given)))
         yield given, sweep
 

@@ -90,6 +90,10 @@ class Run:
         return self._is_begun
 
     def _begin(self, record: Record) -> None:
+        if (self.directory / ".sweep").exists():
+            raise ConfigError(
+                f"hydra.run.dir must be a new folder, but {self.directory} is that of a sweep"
+            )
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             # fails where there is one

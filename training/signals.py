@@ -189,9 +189,13 @@ def killed_with_parent() -> Callable[[], None] | None:
     return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def _do_nothing(signum: int, frame: FrameType | None) -> None:
+    """Take the place of SIG_IGN, which programs that a build starts would inherit."""
+
+
 @contextmanager
 def withheld_from_children() -> Iterator[None]:
-    """Let processes that are started in the block get no signal that asks to end, all their life.
+    """Let processes that are started in the block get no signal that asks to end, until they ask.
 
     `leave_to_parent` would come too late for those that are seconds at their imports. What this
     process itself gets in the block, it gets at its end.
@@ -209,7 +213,9 @@ def withheld_from_children() -> Iterator[None]:
 def leave_to_parent(_: int) -> None:
     """Let a worker end with its parent, which alone is to act on signals to the whole group."""
     for signum in (*ASKING_TO_END, FROM_A_LAUNCHER):
-        signal.signal(signum, signal.SIG_IGN)
+        signal.signal(signum, _do_nothing)
+    if hasattr(signal, "pthread_sigmask"):  # they were withheld from it until here
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (*ASKING_TO_END, FROM_A_LAUNCHER))
     # After a kill of the parent a worker might wait forever for room in the pipe to it, and keep
     # open what tells others, such as joblib, that the parent is gone.
     if (begin := killed_with_parent()) is not None:

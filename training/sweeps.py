@@ -30,6 +30,9 @@ _CONF = Path(".sweep", "conf")
 _FAILED = Path(".sweep", "failed")
 _EARLIER = Path(".sweep", "earlier")
 
+OF_LIFETIMES = Path(".sweep", "config.yaml")
+"""What a sweep over lifetimes writes down of its runs, and one by -m does not."""
+
 
 class JobError(RuntimeError):
     """A job of a sweep failed, and has said why."""

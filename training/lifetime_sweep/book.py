@@ -28,10 +28,8 @@ from training.recorded import changes
 from training.report.history import History, is_run, read_history
 from training.report.plan import NOT_RUN, PLAN
 from training.resolved import NOT_OF_THE_RUN
-from training.sweeps import put_aside
+from training.sweeps import OF_LIFETIMES, put_aside
 from training.tables import read_json
-
-_CONFIG = Path(".sweep", "config.yaml")
 
 
 @dataclass(kw_only=True)
@@ -63,7 +61,7 @@ class Book:
         Raises:
             ConfigError: the folder holds something else.
         """
-        file = self.folder / _CONFIG
+        file = self.folder / OF_LIFETIMES
         own = {name: value for name, value in config.items() if name not in NOT_OF_THE_RUN}
         if is_run(self.folder) or (self.folder / "multirun.yaml").exists():
             raise ConfigError(
