@@ -22,7 +22,7 @@ OWN = "training.schedule."
 @pytest.mark.parametrize(
     ("target", "name", "values", "rule"),
     [
-        (f"{TORCH}MultiStepLR", "milestones", ["two", [], 3, [2, 1], [-1], [1.5]], "a list of ste"),
+        (f"{TORCH}MultiStepLR", "milestones", ["two", 3, [2, 1], [-1], [1.5]], "a list of ste"),
         (f"{TORCH}MultiStepLR", "gamma", [0, -1, math.nan, "two"], "a positive number"),
         (f"{TORCH}ReduceLROnPlateau", "factor", [0, 1, -1, math.nan], "a number between 0 and 1"),
         (f"{TORCH}ReduceLROnPlateau", "patience", [-1, 1.5, "two", None], "an integer from 0 up"),

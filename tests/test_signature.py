@@ -27,10 +27,13 @@ class Target:
     ) -> None: ...
 
 
+Target.__module__ = "training.made_up"
+
+
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("count", [0, -1, 5, 5.0, 10**400]),
+        ("count", [0, -1, 5, 5.0, 10**400, {"_target_": "mine.count"}]),
         ("share", [0, 1, 0.5, -1e300, math.inf]),
         ("flag", [True, False, 0, 1]),
         ("name", ["", "b"]),
@@ -76,6 +79,8 @@ def test_what_the_signature_excludes_is_named_with_its_rule(
 def test_a_function_is_read_like_a_class_and_what_has_no_signature_passes() -> None:
     def function(count: int) -> None: ...
 
+    check_entries(function, {"count": "two"}, "build")  # a user's own may convert it
+    function.__module__ = "training.made_up"
     with pytest.raises(ConfigError):
         check_entries(function, {"count": "two"}, "build")
     check_entries(dict, {"count": "two"}, "build")

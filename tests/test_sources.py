@@ -151,6 +151,13 @@ def test_labels_and_classes_that_are_something_else_are_named_with_the_class(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "classes", [["a", "b"], ("a", "b"), np.array(["a", "b"]), {"a": 0, "b": 1}, {"a": 0}.keys()]
+)
+def test_classes_are_names_in_any_list(classes: Any) -> None:
+    check_source(Whole(classes=classes), "data.train", num_classes=len(classes))
+
+
 def test_the_first_label_outside_the_classes_is_named_with_its_index() -> None:
     with pytest.raises(ConfigError, match=r"but got label=2 at index=3$"):
         check_source(Whole(labels=[0, 1, 0, 2, 9]), "data.train", num_classes=2)

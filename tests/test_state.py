@@ -152,3 +152,27 @@ def test_a_frozen_part_stays_as_it_was_made(tmp_path: Path) -> None:
 
     assert torch.equal(torch.ones(3), weights["norm.running_var"])
     assert torch.equal(torch.ones(3), weights["norm.weight"])
+
+
+class Merging(nn.Linear):
+    """Does in its modes what adapters of low rank do: merges for evaluation, and parts again."""
+
+    merged = False
+
+    def train(self, mode: bool = True) -> Merging:
+        self.merged = not mode
+        return super().train(mode)
+
+
+def test_what_modules_do_for_an_evaluation_they_undo_after_it() -> None:
+    learning, frozen = Merging(2, 2), Merging(2, 2).eval()
+    model = nn.Sequential(learning, nn.Sequential(frozen, nn.Dropout(), Merging(2, 2)))
+    model[1].training = False  # of its own: what lies in it learns, but for the frozen one
+    for _ in range(2):
+        with evaluation_mode(model):
+            assert [module.training for module in model.modules()] == [False] * 6
+            assert [one.merged for one in (learning, frozen, model[1][2])] == [True] * 3
+        assert [module.training for module in model.modules()] == [
+            *(True, True, False, False, True, True)
+        ]
+        assert [one.merged for one in (learning, frozen, model[1][2])] == [False, True, False]

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import runs
 import torch
+import torch.utils.checkpoint
 import torchvision
 from torch import Tensor, nn
 
@@ -77,14 +78,74 @@ class OfOneSize(Net):
 
 
 class Counts(Net):
+    """Changes itself in each pass in all the ways that a model can."""
+
+    seen: ClassVar[list[tuple[bool, int]]] = []  # of all copies
+
     def __init__(self) -> None:
         super().__init__()
-        self.seen: list[tuple[bool, int]] = []
+        self.seen.clear()
+        self.num_passes = 0
+        self.generator = torch.Generator().manual_seed(7)
+        self.register_buffer("center", None)
 
     def forward(self, images: Tensor) -> Any:
         self.seen.append((self.training, len(images)))
         self.body[1].running_mean = self.body[1].running_mean + 1
+        self.num_passes += 1
+        self.center = torch.rand(3, generator=self.generator)
+        with torch.no_grad():
+            self.head.bias.add_(1)
         return super().forward(images)
+
+
+class OfItsFirstBatch(Net):
+    """Needs samples that differ."""
+
+    def forward(self, images: Tensor) -> Any:
+        output = super().forward(images)
+        if self.training:
+            torch.distributions.Normal(output / images.mean((1, 2, 3)).std(), 1.0)
+        return output
+
+
+class OfCall(nn.Linear):
+    def __call__(self, images: Tensor) -> Any:
+        return super().__call__(images.mean((2, 3)))
+
+
+class Unique(Net):
+    """Cannot be copied."""
+
+    def __deepcopy__(self, _: Any) -> Any:
+        raise TypeError("there is one")
+
+    def forward(self, images: Tensor) -> Any:
+        raise AssertionError("it is not tried")
+
+
+class Checkpointed(Net):
+    def forward(self, images: Tensor) -> Any:
+        body = torch.utils.checkpoint.checkpoint(
+            self.body, images.requires_grad_(), use_reentrant=True
+        )
+        return self.head(body.mean((2, 3)))
+
+
+class OwnError(Net):
+    def forward(self, images: Tensor) -> Any:
+        raise RuntimeError("my table is missing")
+
+
+class OwnShape(Net):
+    def forward(self, images: Tensor) -> Any:
+        first, second = images.shape
+        return first, second
+
+
+class Endless(Net):
+    def forward(self, images: Tensor) -> Any:
+        return self(images)
 
 
 @pytest.fixture(scope="module")
@@ -139,15 +200,32 @@ def test_what_is_no_logits_is_said_before_the_first_step_in_either_mode(
         attempt(kind())
 
 
+@pytest.mark.parametrize(
+    ("kind", "error", "said"),
+    [
+        (Misspelled, AttributeError, "haed"),
+        (OwnError, RuntimeError, "my table is missing"),
+        (OwnShape, ValueError, "too many values to unpack"),
+        (Endless, RecursionError, "maximum recursion depth exceeded"),
+    ],
+)
 def test_a_bug_in_a_users_own_code_keeps_its_traceback_and_is_named_in_a_note(
-    attempt: Attempt,
+    attempt: Attempt, kind: type[nn.Module], error: type[Exception], said: str
 ) -> None:
-    with pytest.raises(AttributeError, match="haed") as caught:
-        attempt(Misspelled())
+    with pytest.raises(error, match=said) as caught:
+        attempt(kind())
 
     assert caught.value.__notes__ == [
-        "in model=mine.Misspelled, tried on images of 16 x 3 x 64 x 64 before the first step"
+        f"in model=mine.{kind.__name__}, tried on images of 16 x 3 x 64 x 64 before the first step"
     ]
+
+
+@pytest.mark.filterwarnings("ignore:.*use_reentrant")
+@pytest.mark.parametrize("model", [OfItsFirstBatch, Checkpointed, Unique, lambda: OfCall(3, 10)])
+def test_a_model_that_can_be_trained_is_not_refused(
+    attempt: Attempt, model: Callable[[], nn.Module]
+) -> None:
+    attempt(model())
 
 
 def test_a_model_that_takes_whole_batches_alone_is_tried_with_one(attempt: Attempt) -> None:
@@ -158,10 +236,14 @@ def test_a_trial_changes_nothing(attempt: Attempt) -> None:
     model = Counts()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     mean, random = model.body[1].running_mean, torch.get_rng_state()
+    own = model.generator.get_state()
 
     attempt(model)
 
-    assert model.seen == [(True, 2), (False, 2)]
+    assert Counts.seen == [(True, 2), (False, 2)]
+    assert (model.num_passes, model.center) == (0, None)
+    assert torch.equal(own, model.generator.get_state())
+    assert before.keys() == model.state_dict().keys()
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert model.body[1].running_mean is mean
     assert torch.equal(random, torch.get_rng_state())
@@ -174,7 +256,8 @@ def test_evaluation_alone_is_tried_in_evaluation_mode(begun: tuple[Any, ...]) ->
     model = Counts()
     try_evaluation(config, model, loaders, prepare)
 
-    assert model.seen == [(False, 2)]
+    assert Counts.seen == [(False, 2)]
+    assert model.training
 
 
 def test_a_sample_that_cannot_be_made_is_left_to_the_epoch(begun: tuple[Any, ...]) -> None:

@@ -161,7 +161,7 @@ WRONG: dict[tuple[str, ...], dict[str, tuple[Any, ...]]] = {
     | {"schedule.min_factor": NO_SHARE, "schedule.total_steps": NO_COUNT},
     ("schedule=constant",): {"schedule.factor": NO_SHARE},
     ("schedule=multistep",): {
-        "schedule.milestones": (0, "two", [], [2, 1], [-1], [1.5], [math.nan], {}, True, None),
+        "schedule.milestones": (0, "two", [2, 1], [-1], [1.5], [math.nan], {}, True, None),
         "schedule.gamma": (0, -1, math.inf, *NO_NUMBER, None),
     },
     ("schedule=plateau",): {

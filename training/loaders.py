@@ -103,7 +103,7 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
         build=stages.build,
         finish=stages.finish,
         build_val=stages.build_val,
-        classes=train.classes,
+        classes=list(train.classes),
         facts=[f"epochs from {first} on: {num} samples" for first, num in sizes.items() if first],
         notes=_notes(config, val, single),
         train=_make_loader(

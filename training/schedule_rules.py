@@ -33,7 +33,9 @@ def check_entries(node: Node, place: str) -> None:
         if name == "factor" and str(node["_target_"]).endswith("Plateau"):
             rule, holds = "a number between 0 and 1, itself neither", _is_between
         given = "null" if value is None else value
-        check(f"{place}.{name}", given, holds(value), rule)
+        of_torch = str(node["_target_"]).startswith(_HOMES[0])
+        by_default = name == "total_steps" and value is None and of_torch  # from others, or unknown
+        check(f"{place}.{name}", given, by_default or holds(value), rule)
 
 
 def behind_end(node: Node, total: int, unit: str) -> Iterator[str]:
@@ -88,7 +90,7 @@ def _is_rate(value: Any) -> bool:
 def _are_milestones(value: Any) -> bool:
     if not isinstance(value, list) or not all(map(_is_count, value)):
         return False
-    return bool(value) and all(earlier <= later for earlier, later in pairwise(value))
+    return all(earlier <= later for earlier, later in pairwise(value))
 
 
 _RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {

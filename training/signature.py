@@ -9,6 +9,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from training.checks import check
 
+_KNOWN = ("torch.", "torchvision.", "training.")
 _RULES = {bool: "true or false", int: "an integer", float: "a number", str: "a text"}
 
 
@@ -27,14 +28,17 @@ def check_entries(target: Callable[..., Any], entries: dict[str, Any], place: st
     Raises:
         ConfigError: an entry is of another kind.
     """
+    if not str(target.__module__).startswith(_KNOWN):  # a user's own may take what it does not say
+        return
     kinds = _kinds(target)
-    if str(target.__module__).startswith(("torch.", "torchvision.")):
+    if not str(target.__module__).startswith("training."):
         for name, value in entries.items():
             numbers = value if isinstance(value, list) else [value]
             holds = all(map(_is_number_of_torch, numbers))
             check(f"{place}.{name}", value, holds, "a finite number below 2^63, or several")
     for name, value in entries.items():
-        if name in kinds:
+        is_node = isinstance(value, dict) and "_target_" in value  # what it makes is not known
+        if name in kinds and not is_node:
             rules = [_RULES[kind] for kind in _RULES if kind in kinds[name]]
             rule = " or ".join([*(["null"] if NoneType in kinds[name] else []), *rules])
             given = "null" if value is None else value

@@ -29,8 +29,7 @@ def check_source(source: Any, place: str, num_classes: int) -> None:
             raise ConfigError(f"{name} must have a method {method}, {meaning}, but has none")
     check_optional(source, place)
     classes = getattr(source, "classes", None)
-    texts = isinstance(classes, (list, tuple)) and all(isinstance(one, str) for one in classes)
-    if not texts:
+    if not _are_names(classes):
         raise ConfigError(f"{name}.classes must be a list of names, but got {_short(classes)}")
     if len(source) == 0:
         raise ConfigError(f"{place} must hold at least one sample, but it is empty")
@@ -40,6 +39,15 @@ def check_source(source: Any, place: str, num_classes: int) -> None:
             f"but got data.num_classes={num_classes}"
         )
     _check_labels(source, name, num_classes)
+
+
+def _are_names(classes: Any) -> bool:
+    if isinstance(classes, str):
+        return False
+    try:
+        return all(isinstance(name, str) for name in classes)
+    except TypeError:  # no list
+        return False
 
 
 _NEEDED = {

@@ -294,5 +294,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        for module, mode in modes:
-            module.training = mode
+        for module, mode in modes:  # parents come first, and children after what those do to them
+            if module.training != mode:
+                module.train(mode)  # which a module may have made its own, to undo what eval() did
+                module.training = mode

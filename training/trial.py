@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,14 +19,16 @@ from training.device import Batch, Preprocess, autocast
 from training.loaders import Loaders
 from training.models import check_output, forward
 from training.randomness import aside
-from training.state import Loss, evaluation_mode
+from training.state import Loss
 
 _LIBRARIES = ("torch", "torchvision", "timm")
 _OURS = (__name__, "training.models")
+_OF_TORCH = (RuntimeError, ValueError, TypeError)
+_SWITCH = "use_deterministic_algorithms"
 _ENOUGH = 2  # samples, for a norm over the batch
 
-Ready = Callable[[Batch], tuple[Tensor, Tensor]]  # what is done to a batch before the model
-Step = Callable[[Tensor, Tensor], None]
+Ready = Callable[[Preprocess, Batch], tuple[Tensor, Tensor]]  # what is done to a batch first
+Step = Callable[[nn.Module, Tensor, Tensor], None]
 
 
 def try_training(
@@ -33,22 +36,21 @@ def try_training(
 ) -> None:
     """Take a training sample forward and backward, and a validation sample forward.
 
-    Nothing changes: no weight, buffer, mode, gradient or random state. `model` is not compiled
-    here. A sample that cannot be made is left to the epoch, which names it.
+    Copies do it, so that nothing changes; what cannot be copied is not tried. Neither is a
+    sample that cannot be made, which the epoch names.
 
     Raises:
         ConfigError: the model cannot take the images of the data, or returns no logits.
     """
 
-    def step(images: Tensor, labels: Tensor) -> None:
+    def step(model: nn.Module, images: Tensor, labels: Tensor) -> None:
         with autocast(prepare.device, config.trainer.precision):
-            value = loss(_eager(model, images), labels)
-        learning = [weight for weight in model.parameters() if weight.requires_grad]
-        # Unlike backward() it leaves .grad as it is, and starts no exchange with other ranks.
-        torch.autograd.grad(value, learning, allow_unused=True)
+            value = loss(forward(model, images), labels)
+        value.backward()
 
-    sample = _first_sample(loaders, is_train=True)
-    _try(config, model, sample, prepare.for_training, step)
+    if loaders.train.policy.lifetime > 1:  # else this process has not touched the data so far
+        sample = _first_sample(loaders, is_train=True)
+        _try(config, model, sample, prepare, Preprocess.for_training, step)
     try_evaluation(config, model, loaders, prepare)
 
 
@@ -59,19 +61,14 @@ def try_evaluation(config: Config, model: nn.Module, loaders: Loaders, prepare: 
         ConfigError: the model cannot take the images of the data, or returns no logits.
     """
 
-    def step(images: Tensor, labels: Tensor) -> None:
-        with autocast(prepare.device, config.trainer.precision):
-            output = _eager(model, images)
+    def step(model: nn.Module, images: Tensor, labels: Tensor) -> None:
+        model.eval()
+        with torch.no_grad(), autocast(prepare.device, config.trainer.precision):
+            output = forward(model, images)
         check_output(output, len(labels), config.data.num_classes)
 
     sample = _first_sample(loaders, is_train=False)
-    with evaluation_mode(model), torch.no_grad():
-        _try(config, model, sample, prepare.for_evaluation, step)
-
-
-def _eager(model: nn.Module, images: Tensor) -> Any:
-    """Return the output of a model that may have been compiled, without compiling it now."""
-    return forward(model._call_impl, images)
+    _try(config, model, sample, prepare, Preprocess.for_evaluation, step)
 
 
 def _first_sample(loaders: Loaders, is_train: bool) -> dict[str, Any] | None:
@@ -89,9 +86,14 @@ def _first_sample(loaders: Loaders, is_train: bool) -> dict[str, Any] | None:
 
 
 def _try(
-    config: Config, model: nn.Module, sample: dict[str, Any] | None, ready: Ready, step: Step
+    config: Config,
+    model: nn.Module,
+    sample: dict[str, Any] | None,
+    prepare: Preprocess,
+    ready: Ready,
+    step: Step,
 ) -> None:
-    """Take a few copies of a sample through a step; only what a whole batch fails of is an error.
+    """Take a few samples made of one through a step; only what a whole batch fails of is an error.
 
     A model may hold to one size of a batch.
     """
@@ -99,37 +101,25 @@ def _try(
         return
     device = next(model.parameters()).device
     for size in sorted({min(_ENOUGH, config.batch_size), config.batch_size}):
-        batch = {
-            "image": sample["image"].expand(size, -1, -1, -1).to(device),
-            "label": torch.full((size,), sample["label"], device=device),
-        }
-        try:
-            with aside(), _unchanged(model):
-                images, labels = ready(batch)
-                with _named(model, config.model["_target_"], images):
-                    step(images, labels)
-            return
-        except Exception:
-            if size == config.batch_size:
-                raise
-
-
-@contextmanager
-def _unchanged(model: nn.Module) -> Iterator[None]:
-    """Give a model back the buffers that it has, with what they hold."""
-    kept = [
-        (module, name, buffer, buffer.clone())
-        for module in model.modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None
-    ]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for module, name, buffer, value in kept:
-                module._buffers[name] = buffer
-                buffer.copy_(value)
+        # Moved by a column each: alike, they would have no variance.
+        images = [sample["image"].roll(number, -1) for number in range(size)]
+        labels = torch.full((size,), sample["label"], device=device)
+        batch = {"image": torch.stack(images).to(device), "label": labels}
+        with aside():
+            try:
+                ours, theirs = copy.deepcopy(model), copy.deepcopy(prepare)
+            except Exception:  # whatever a part of the user's raises
+                return
+            try:
+                inputs, targets = ready(theirs, batch)
+                with _named(ours, config.model["_target_"], inputs):
+                    step(ours, inputs, targets)
+                return
+            except torch.cuda.OutOfMemoryError:  # the model itself may have room
+                return
+            except Exception:
+                if size == config.batch_size:
+                    raise
 
 
 @contextmanager
@@ -146,9 +136,11 @@ def _named(model: nn.Module, target: str, images: Tensor) -> Iterator[None]:
         raise
     except Exception as error:
         *_, (frame, _) = walk_tb(error.__traceback__)
-        # What torch raises of shapes and types; the functions of C look to it like the user's line.
-        in_torch = isinstance(error, TypeError) and _is_of_library(frame)
-        if not (in_torch or isinstance(error, (RuntimeError, ValueError))):
+        # What torch's modules and functions raise of shapes and types. Of a line of the user's own,
+        # and of what is raised for any model, it is the traceback that helps.
+        of_torch = isinstance(error, _OF_TORCH) and _is_of_library(frame)
+        is_other = isinstance(error, RecursionError) or "alloc" in str(error)
+        if (not of_torch or is_other) and _SWITCH not in str(error):
             error.add_note(f"in model={target}, tried on images of {shape} before the first step")
             raise
         raise ConfigError(
@@ -176,7 +168,7 @@ def _is_of_library(frame: FrameType) -> bool:
 
 
 def _remedy(text: str, model: nn.Module) -> str:
-    if "use_deterministic_algorithms" in text:
+    if _SWITCH in text:
         return "deterministic=false allows it"
     kinds = {weight.dtype for weight in model.parameters() if weight.is_floating_point()}
     if others := kinds - {torch.float32}:
