@@ -151,10 +151,11 @@ def test_a_model_that_cannot_be_compiled_is_said_with_the_switch() -> None:
 def test_where_no_compiler_is_found_training_ends_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    said = r"No working C\+\+ compiler|No such file or directory: 'g\+\+'"  # where one was known
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
-    with pytest.raises(ConfigError, match=r"^trainer\.compile must be .*No working C\+\+ compiler"):
+    with pytest.raises(ConfigError, match=rf"^trainer\.compile must be .*({said})"):
         runs.train(tmp_path / "run", "trainer.compile=true")
 
 

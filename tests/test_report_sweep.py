@@ -284,7 +284,9 @@ def test_a_job_that_did_not_end_is_listed_and_not_compared(tmp_path: Path) -> No
     assert "| `1` | failed: OSError: no |" in text
     assert "| `3` | interrupted |" in text
     assert "| `2` | " in text and "cannot be read" in text
-    assert verdict(sweep) == "One setting, with one seed: 100.00 % in the end."
+    assert verdict(sweep) == (
+        "One setting, with one seed: 100.00 % in the end. Of lifetime=2 no run ended."
+    )
 
 
 def test_a_sweep_in_which_nothing_ended_has_a_report(tmp_path: Path) -> None:
@@ -397,6 +399,51 @@ def test_an_accuracy_at_equal_wall_time_is_told_with_its_epochs_and_the_baseline
     (folder / PLAN).write_text(json.dumps({"jobs": jobs}))
     higher = f"{at_equal_time}, lifetime=4 at 99.00 % after 3 epochs."
     assert verdict(read_sweep(folder)).endswith(higher)
+
+
+def test_a_target_reached_only_at_equal_wall_time_is_told_so(tmp_path: Path) -> None:
+    runs = {
+        "1": {"lifetime": 1, "accuracies": [0.5, 0.7], **ONCE},
+        "2": {"lifetime": 2, "accuracies": [0.5, 0.7], **TWICE},
+        "2-long": {"lifetime": 2, "accuracies": [0.5, 0.7, 0.8, 0.95], **TWICE},
+    }
+    folder = write_serial_runs(tmp_path / "sweep", runs)
+    sections = {"at equal epochs": ["1", "2"], "at equal wall time": ["1", "2-long"]}
+    jobs = [
+        {"folder": place, "section": section, "setting": f"lifetime={place[0]}"}
+        for section, names in sections.items()
+        for place in names
+    ]
+    (folder / PLAN).write_text(json.dumps({"jobs": jobs}))
+    assert verdict(read_sweep(folder, 0.8)) == (
+        "At equal epochs no setting that keeps the accuracy reached 80.00 % with every seed. "
+        "At equal wall time lifetime=2 is the first to do so, in 13.5 s, and ends at 95.00 % after "
+        "4 epochs (lifetime=1: 70.00 % after 2 epochs)."
+    )
+    assert "The choice:" not in describe_sweep(read_sweep(folder, 0.8), None)
+    assert verdict(read_sweep(folder, 0.99)) == (
+        "At equal epochs no setting that keeps the accuracy reached 99.00 % with every seed."
+    )
+
+
+def test_one_epoch_compares_no_lifetimes(tmp_path: Path) -> None:
+    runs = {
+        "1": {"lifetime": 1, "accuracies": [0.1], **ONCE},
+        "2": {"lifetime": 2, "accuracies": [0.2], **TWICE},
+    }
+    sweep = read_sweep(write_serial_runs(tmp_path / "sweep", runs))
+
+    assert verdict(sweep).startswith("One epoch: every sample is built in it, whatever")
+    assert "The choice:" not in describe_sweep(sweep, None)
+
+
+def test_a_baseline_of_which_no_run_ended_is_named(tmp_path: Path) -> None:
+    gone = {"status": "failed"}
+    sweep = lifetimes(tmp_path, run0=gone, run1=gone)
+
+    assert verdict(sweep).endswith(
+        " Of lifetime=1 no run ended; lifetime=2 is compared with in its place."
+    )
 
 
 def test_other_programs_beside_the_runs_are_mentioned(tmp_path: Path) -> None:

@@ -10,11 +10,13 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import yaml
 from commands import PROJECT, Trainer, metrics, without_times
+from torch import nn
 
 from reuseloader import folder
 from training.workers import auto_workers
@@ -31,6 +33,19 @@ COLUMNS = [
     "epoch_s",
     "samples_per_s",
 ]
+
+
+class Buggy(nn.Linear):
+    """A model with a mistake of its author's."""
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__(3, 10)
+
+    def forward(self, images: torch.Tensor) -> Any:
+        return self.table
+
+
+BUGGY = "model._target_=test_train.Buggy"
 
 
 def test_a_run_records_everything_and_leaves_no_samples(train: Trainer) -> None:
@@ -62,8 +77,8 @@ def test_a_run_ends_with_its_report_also_where_it_fails(train: Trainer) -> None:
     try:
         done = train.here("report.enabled=true", "epochs=1").run
         assert folder._holds == {}
-        with pytest.raises(RuntimeError, match="Given groups=1") as raised:
-            train.here("report.enabled=true", "+model.in_channels=4")
+        with pytest.raises(AttributeError, match="no attribute 'table'") as raised:
+            train.here("report.enabled=true", BUGGY)
         assert folder._holds == {}, raised
     finally:
         gc.enable()
@@ -250,11 +265,11 @@ def test_interrupting_while_workers_are_at_their_imports_ends_as_well(
 
 
 def test_a_bug_shows_its_traceback_and_marks_the_run_failed(train: Trainer) -> None:
-    with pytest.raises(RuntimeError, match="Given groups=1"):
-        train.here("+model.in_channels=4")
+    with pytest.raises(AttributeError, match="no attribute 'table'"):
+        train.here(BUGGY)
     (run,) = [path.parent for path in train.folder.rglob("status.json")]
     status = json.loads((run / "status.json").read_text())
-    assert (status["status"], status["error"].split(":")[0]) == ("failed", "RuntimeError")
+    assert (status["status"], status["error"].split(":")[0]) == ("failed", "AttributeError")
     assert "Traceback" in (run / "train.log").read_text()
 
 

@@ -24,6 +24,7 @@ class Sweep:
     Attributes:
         folder: where they lie.
         sections: name -> settings that are compared; the name is empty where there is one.
+        without_runs: settings of the first section of which no run ended.
         unfinished: (job, how it ended) of those that are not compared.
         target: the accuracy to be reached, a fraction; NaN where there is none.
         target_source: where the target comes from, in words.
@@ -37,6 +38,7 @@ class Sweep:
 
     folder: Path
     sections: dict[str, list[Setting]]
+    without_runs: list[str]
     unfinished: list[tuple[str, str]]
     target: float
     target_source: str
@@ -108,6 +110,7 @@ def read_sweep(folder: Path, target: float | None = None) -> Sweep:
     return Sweep(
         folder=folder,
         sections=grouped,
+        without_runs=_without_runs(sections, ended),
         unfinished=[(job, end) for job, h in found.items() if (end := _ending(h)) != "done"],
         target=target,
         target_source=source,
@@ -157,6 +160,13 @@ def _target(target: float | None, baseline: Setting | None) -> tuple[float, str]
         return math.nan, ""
     share = f"{100 * TARGET_SHARE:.0f} % of the best of {baseline.name}"
     return TARGET_SHARE * baseline.best_accuracy.mean, share
+
+
+def _without_runs(
+    sections: dict[str, dict[str, list[History]]], ended: dict[tuple[str, str], Counter[str]]
+) -> list[str]:
+    first = next(iter(sections), None)
+    return [name for section, name in ended if section == first and name not in sections[section]]
 
 
 def _settings(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 from training.report.caveats import BUSY
 from training.report.kept import keeps_accuracy, lost, outlier, paired, tolerance
@@ -17,6 +18,16 @@ FEW_SEEDS = 3  # of fewer the range says little
 
 def verdict(sweep: Sweep) -> str:
     """Return in a sentence or two which setting to choose, and why."""
+    said = _verdict(sweep)
+    if sweep.baseline is None or not sweep.without_runs:
+        return said
+    lifetimes = [re.search(r"\blifetime=(\d+)", name) for name in sweep.without_runs]
+    shorter = [found for found in lifetimes if found and int(found[1]) < sweep.baseline.lifetime]
+    then = f"; {sweep.baseline.name} is compared with in its place" if shorter else ""
+    return f"{said} Of {' and '.join(sweep.without_runs)} no run ended{then}."
+
+
+def _verdict(sweep: Sweep) -> str:
     baseline = sweep.baseline
     if baseline is None:
         return "No job that ended was evaluated." if sweep.first else "No job ended."
@@ -24,15 +35,17 @@ def verdict(sweep: Sweep) -> str:
         return "A trial of one batch a job: it works, and compares nothing."
     if len({setting.lifetime for setting in sweep.first}) < 2:
         return _best_setting(sweep)
+    if _is_one_epoch(sweep):
+        return "One epoch: every sample is built in it, whatever the lifetime; more would tell."
     kept = [setting for setting in sweep.first if keeps_accuracy(setting, baseline)]
     whole = [setting for setting in kept if not setting.num_failed]
     if sweep.doubts:
         return _by_accuracy(sweep, baseline, whole)
     if not whole:
         return f"No choice: of each that keeps the accuracy a run failed ({_failed(kept)})."
-    reached = [s for s in whole if s.time_to(sweep.target).is_complete]
+    reached = _reached(whole, sweep.target)
     if not reached:
-        return f"No setting reached {percent(sweep.target)} with every seed."
+        return " ".join([_none_reached(sweep), *_reached_elsewhere(sweep, baseline)])
     pace = {s.name: _pace(sweep, baseline, s) for s in reached}
     enough = [s for s in reached if pace[s.name] <= WORTH_IT * min(pace.values())]
     chosen = baseline if baseline in enough else min(enough, key=lambda s: s.lifetime)
@@ -46,6 +59,37 @@ def verdict(sweep: Sweep) -> str:
         )
     said += [*_further(sweep, baseline, chosen), _disturbed(sweep)]
     return " ".join(filter(None, said))
+
+
+def _is_one_epoch(sweep: Sweep) -> bool:
+    return all(setting.epochs == "1" for setting in sweep.first)
+
+
+def _reached(settings: list[Setting], target: float) -> list[Setting]:
+    return [setting for setting in settings if setting.time_to(target).is_complete]
+
+
+def _none_reached(sweep: Sweep) -> str:
+    name = capital(next(iter(sweep.sections)))
+    start = f"{name} no" if name and len(sweep.sections) > 1 else "No"
+    return (
+        f"{start} setting that keeps the accuracy reached {percent(sweep.target)} with every seed."
+    )
+
+
+def _reached_elsewhere(sweep: Sweep, baseline: Setting) -> list[str]:
+    """Say which settings of the other sections reached the target, the quickest of each."""
+    said = []
+    for name, settings in list(sweep.sections.items())[1:]:
+        if reached := _reached(settings, sweep.target):
+            quickest = min(reached, key=lambda setting: setting.time_to(sweep.target).mean)
+            shortest = next((s for s in settings if s.lifetime == baseline.lifetime), quickest)
+            said.append(
+                f"{capital(name)} {quickest.name} is the first to do so, in "
+                f"{duration(quickest.time_to(sweep.target).mean)}, and ends at "
+                f"{_beside(quickest, shortest)}."
+            )
+    return said
 
 
 def _disturbed(sweep: Sweep) -> str:
@@ -64,6 +108,8 @@ def rule(sweep: Sweep) -> str:
     baseline = sweep.baseline
     lifetimes = {setting.lifetime for setting in sweep.first}
     if baseline is None or sweep.is_trial or sweep.doubts or len(lifetimes) < 2:
+        return ""
+    if _is_one_epoch(sweep) or not _reached(sweep.first, sweep.target):
         return ""
     points = 100 * tolerance(baseline)
     return (
