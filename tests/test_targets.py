@@ -350,3 +350,22 @@ def test_an_argument_that_was_left_over_is_named_with_what_leaves_it_out() -> No
     node = {"_target_": "torch.nn.Flatten", "width": 16}
     with pytest.raises(ConfigError, match=r"argument 'width'; ~model\.width leaves it out$"):
         make(node, "model")
+
+
+def takes_two(first: int, second: int | None = 3) -> tuple[int, int | None]:
+    return first, second
+
+
+def takes_all(**entries: int | None) -> dict[str, int | None]:
+    return entries
+
+
+def test_a_null_of_another_target_is_left_out_and_one_of_its_own_is_not() -> None:
+    node = {"_target_": "test_targets.takes_two", "first": 1, "limit": None}
+    assert make(node, "data.train") == (1, 3)
+    assert make({**node, "second": None}, "data.train") == (1, None)
+    assert "limit" in node
+    with pytest.raises(ConfigError, match="unexpected keyword argument 'limit'"):
+        make({**node, "limit": 5}, "data.train")
+    every = {"_target_": "test_targets.takes_all", "limit": None}
+    assert make(every, "data.train") == {"limit": None}

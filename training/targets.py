@@ -65,6 +65,7 @@ def _make(node: Node, place: str, *arguments: Any, **keywords: Any) -> Any:
     own = {
         name: _made(value, f"{place}.{name}") for name, value in node.items() if name not in _META
     }
+    own = _without_nulls_of_others(target, own)
     listed = node.get("_args_", [])
     check(f"{place}._args_", listed, isinstance(listed, (list, tuple)), "a list")
     check_entries(target, {name: node[name] for name in own}, place)
@@ -79,6 +80,20 @@ def _make(node: Node, place: str, *arguments: Any, **keywords: Any) -> Any:
             f"{place}: {node['_target_']} refused its arguments: {reason(error)}"
             f"{_left_over(error, own, place)}{_given(error, own, place)}"
         ) from error
+
+
+def _without_nulls_of_others(target: Any, entries: Node) -> Node:
+    """Leave out what is null and no argument of the target.
+
+    It stands in a file of conf/ for the target there, and Hydra's `~` deletes nothing that is null.
+    """
+    try:
+        parameters = inspect.signature(target).parameters
+    except (TypeError, ValueError):  # written in C, perhaps
+        return entries
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+        return entries
+    return {n: value for n, value in entries.items() if value is not None or n in parameters}
 
 
 def _left_over(error: Exception, own: Node, place: str) -> str:
