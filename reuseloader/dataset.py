@@ -13,9 +13,10 @@ import torch
 from torch.utils.data import Dataset, default_collate
 
 from reuseloader.batches import BatchReader
+from reuseloader.checks import check_integer
 from reuseloader.folder import sample_name, sample_path, temporary_path
 from reuseloader.messages import News, add_context, announce, call
-from reuseloader.policy import ReuseKey, ReusePolicy, check_integer
+from reuseloader.policy import ReuseKey, ReusePolicy
 from reuseloader.requests import EpochBatch, EpochIndex
 from reuseloader.residency import Residency, remove_left
 from reuseloader.sample import Substitute, compact

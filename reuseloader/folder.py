@@ -238,15 +238,19 @@ def _launcher(pid: int, environment: list[str]) -> tuple[str, str]:
         if not inherited:
             break
         parent = _parent(parent)
-    return str(parent), _stat(parent)[19]
+    return str(parent), process_stat(parent)[19]
 
 
 def _parent(pid: int) -> int:
-    return int(_stat(pid)[1])
+    return int(process_stat(pid)[1])
 
 
-def _stat(pid: int) -> list[str]:
-    """Return the fields of a process behind its name, which may hold spaces."""
+def process_stat(pid: int) -> list[str]:
+    """Return what Linux tells of a process, from its state on; the name before it may hold spaces.
+
+    Raises:
+        OSError: there is no such process, or no /proc.
+    """
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 

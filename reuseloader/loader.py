@@ -12,12 +12,14 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader
 
+from reuseloader.checks import check_integer
 from reuseloader.dataset import Build, Finish, Prefetch, ReuseDataset
 from reuseloader.delivery import widen_pipe
 from reuseloader.messages import News, announce
+from reuseloader.mixing import TO_SEED_WORKERS, mix
 from reuseloader.order import EpochOrder
 from reuseloader.passes import Collate, Pass, Position
-from reuseloader.policy import TO_SEED_WORKERS, ReusePolicy, check_integer, mix
+from reuseloader.policy import ReusePolicy
 from reuseloader.sampler import PassIndices, ToldSampler, tag
 from reuseloader.state import position_of, state_at
 from reuseloader.stats import ReuseStats

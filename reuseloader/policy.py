@@ -19,22 +19,11 @@ from reuseloader.mixing import (
     TO_BUILD,
     TO_FINISH,
     TO_ORDER,
-    TO_SEED_WORKERS,
     mix,
     step,
     step_array,
 )
 from reuseloader.permutation import permute
-
-__all__ = [
-    "FOREVER",
-    "TO_SEED_WORKERS",
-    "ReuseKey",
-    "ReusePolicy",
-    "check_integer",
-    "mix",
-    "permute",
-]
 
 FOREVER = 2**62
 """A lifetime without end: what is built once serves every epoch (validation data, say)."""

@@ -11,7 +11,7 @@ from builds import draw, same, samples_of
 from torch.utils.data import BatchSampler, RandomSampler
 
 from reuseloader import FOREVER, ReuseDataLoader, ReuseKey, ReusePolicy, ReuseSampler
-from reuseloader.policy import mix
+from reuseloader.mixing import mix
 
 SEED = 7
 CASES = [(24, 2, 3), (23, 2, 2), (23, 4, 3), (31, 3, 4), (12, 3, 1)]  # size, ranks, lifetime

@@ -13,8 +13,10 @@ import rank_orders
 from rank_orders import real, whole
 
 from reuseloader import FOREVER
+from reuseloader.mixing import mix
 from reuseloader.order import EpochOrder
-from reuseloader.policy import ReusePolicy, mix, permute
+from reuseloader.permutation import permute
+from reuseloader.policy import ReusePolicy
 
 SEED = 7
 SIZES = [8, 9, 23, 64, 97, 100, 331, 1_000]

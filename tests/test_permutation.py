@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from reuseloader.permutation import permute_blocks, permute_each, unpermute_each
-from reuseloader.policy import permute
+from reuseloader.permutation import permute, permute_blocks, permute_each, unpermute_each
 
 SIZES = [1, 2, 3, 7, 64, 255, 256, 257, 1_000, 65_537, 10**9 + 7, 2**62]
 

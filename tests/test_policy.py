@@ -18,7 +18,9 @@ import numpy as np
 import pytest
 
 import reuseloader
-from reuseloader.policy import FOREVER, ReuseKey, ReusePolicy, mix, permute
+from reuseloader.mixing import mix
+from reuseloader.permutation import permute
+from reuseloader.policy import FOREVER, ReuseKey, ReusePolicy
 
 pytestmark = pytest.mark.filterwarnings("error")
 

@@ -35,10 +35,15 @@ def test_the_examples_of_the_library_run(
     assert f", {samples}, " in block
 
 
-def test_a_build_function_of_the_users_own_trains(tmp_path: Path) -> None:
+def copy_project(folder: Path) -> None:
+    """Copy what a user's own module is put beside."""
     for name in ("conf", "reuseloader", "training"):
-        shutil.copytree(PROJECT / name, tmp_path / name)
-    shutil.copy(PROJECT / "train.py", tmp_path)
+        shutil.copytree(PROJECT / name, folder / name)
+    shutil.copy(PROJECT / "train.py", folder)
+
+
+def test_a_build_function_of_the_users_own_trains(tmp_path: Path) -> None:
+    copy_project(tmp_path)
     (tmp_path / "my_build.py").write_text(OWN_BUILD)
     command = re.search(r"python (train\.py build\._target_.*)", README)
     assert command is not None
@@ -49,9 +54,7 @@ def test_a_build_function_of_the_users_own_trains(tmp_path: Path) -> None:
 
 def test_a_source_of_the_users_own_trains(tmp_path: Path) -> None:
     assert len(OWN_SOURCE.splitlines()) <= 20
-    for name in ("conf", "reuseloader", "training"):
-        shutil.copytree(PROJECT / name, tmp_path / name)
-    shutil.copy(PROJECT / "train.py", tmp_path)
+    copy_project(tmp_path)
     (tmp_path / "my_source.py").write_text(OWN_SOURCE)
     command = re.search(r"python (train\.py data\.train\._target_.*)", README)
     assert command is not None
@@ -95,9 +98,7 @@ def test_masks_and_boxes_go_along_with_the_image(tmp_path: Path) -> None:
 
 
 def test_a_model_an_optimizer_and_a_schedule_of_the_users_own_train(tmp_path: Path) -> None:
-    for name in ("conf", "reuseloader", "training"):
-        shutil.copytree(PROJECT / name, tmp_path / name)
-    shutil.copy(PROJECT / "train.py", tmp_path)
+    copy_project(tmp_path)
     (tmp_path / "my_model.py").write_text(OWN_MODEL)
     command = re.search(r"python (train\.py model\._target_=my_model.*)", README)
     assert command is not None

@@ -344,6 +344,16 @@ def test_a_plan_says_what_is_compared_with_what(tmp_path: Path) -> None:
     assert verdict(sweep).endswith("At equal time it ends at 99.00 % after 3 epochs.")
 
 
+def write_plan(folder: Path, sections: dict[str, list[str]]) -> None:
+    """Write down which runs each section compares; the first letter of a name is the lifetime."""
+    jobs = [
+        {"folder": place, "section": section, "setting": f"lifetime={place[0]}"}
+        for section, names in sections.items()
+        for place in names
+    ]
+    (folder / PLAN).write_text(json.dumps({"jobs": jobs}))
+
+
 def test_what_only_pays_at_equal_wall_time_is_mentioned(tmp_path: Path) -> None:
     low, high = {"accuracies": [0.5, 0.8]}, {"accuracies": [0.5, 0.8, 0.95]}
     runs = {
@@ -354,12 +364,7 @@ def test_what_only_pays_at_equal_wall_time_is_mentioned(tmp_path: Path) -> None:
     folder = write_serial_runs(tmp_path / "sweep", runs)
     places = {"at equal epochs": ["1-0", "1-1", "2-0", "2-1"]}
     places["at equal wall time"] = ["1-0", "1-1", "2-0-long", "2-1-long"]
-    jobs = [
-        {"folder": place, "section": section, "setting": f"lifetime={place[0]}"}
-        for section, names in places.items()
-        for place in names
-    ]
-    (folder / PLAN).write_text(json.dumps({"jobs": jobs}))
+    write_plan(folder, places)
     said = verdict(read_sweep(folder))
 
     assert said.startswith("Choose lifetime=1: no longer lifetime reached 89.1 % sooner")
@@ -379,12 +384,7 @@ def test_an_accuracy_at_equal_wall_time_is_told_with_its_epochs_and_the_baseline
     }
     folder = write_serial_runs(tmp_path / "sweep", runs)
     sections = {"at equal epochs": ["1", "2"], "at equal wall time": ["1", "2-long"]}
-    jobs = [
-        {"folder": place, "section": section, "setting": f"lifetime={place[0]}"}
-        for section, names in sections.items()
-        for place in names
-    ]
-    (folder / PLAN).write_text(json.dumps({"jobs": jobs}))
+    write_plan(folder, sections)
     sweep = read_sweep(folder)
 
     at_equal_time = (
@@ -395,8 +395,8 @@ def test_an_accuracy_at_equal_wall_time_is_told_with_its_epochs_and_the_baseline
     assert "| `lifetime=1` | 90.00 % after 2 epochs | 90.00 % after 2 epochs |" in text
     assert "| `lifetime=2` | 90.00 % after 2 epochs | 95.00 % after 4 epochs |" in text
     write_run(folder / "4-long", [0.5, 0.9, 0.99], lifetime=4, start_s=50_000.0)
-    jobs.append({"folder": "4-long", "section": "at equal wall time", "setting": "lifetime=4"})
-    (folder / PLAN).write_text(json.dumps({"jobs": jobs}))
+    sections["at equal wall time"].append("4-long")
+    write_plan(folder, sections)
     higher = f"{at_equal_time}, lifetime=4 at 99.00 % after 3 epochs."
     assert verdict(read_sweep(folder)).endswith(higher)
 
@@ -409,12 +409,7 @@ def test_a_target_reached_only_at_equal_wall_time_is_told_so(tmp_path: Path) -> 
     }
     folder = write_serial_runs(tmp_path / "sweep", runs)
     sections = {"at equal epochs": ["1", "2"], "at equal wall time": ["1", "2-long"]}
-    jobs = [
-        {"folder": place, "section": section, "setting": f"lifetime={place[0]}"}
-        for section, names in sections.items()
-        for place in names
-    ]
-    (folder / PLAN).write_text(json.dumps({"jobs": jobs}))
+    write_plan(folder, sections)
     assert verdict(read_sweep(folder, 0.8)) == (
         "At equal epochs no setting that keeps the accuracy reached 80.00 % with every seed. "
         "At equal wall time lifetime=2 is the first to do so, in 13.5 s, and ends at 95.00 % after "

@@ -130,7 +130,7 @@ def test_a_pass_begins_with_signals_withheld_from_what_it_starts_and_from_nothin
     received: list[int] = []
 
     class Starting(list[int]):
-        num_workers, multiprocessing_context = 0, None
+        num_workers = 0
 
         def __iter__(self) -> Any:
             os.kill(os.getpid(), signal.SIGUSR1)

@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from reuseloader.folder import process_stat
 from training.checks import ConfigError
 from training.tables import read_json
 
@@ -51,7 +52,7 @@ def refuse_alive(run: Path) -> None:
 def _is_another(pid: int, written: Any) -> bool:
     """Say whether a number is a later process's, or one's that has ended and waits to be read."""
     try:
-        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        words = process_stat(pid)
         lines = Path("/proc/stat").read_text().splitlines()
         booted = next(int(line.split()[1]) for line in lines if line.startswith("btime "))
         started = booted + int(words[19]) / os.sysconf("SC_CLK_TCK")

@@ -14,7 +14,8 @@ class ConfigError(ValueError):
 def check(name: str, value: Any, holds: bool, rule: str) -> None:
     """Raise where a rule does not hold: `name must be RULE, but got name=value`."""
     if not holds:
-        raise ConfigError(f"{name} must be {rule}, but got {name}={value}")
+        given = "null" if value is None else value
+        raise ConfigError(f"{name} must be {rule}, but got {name}={given}")
 
 
 def check_minimum(name: str, value: int, minimum: int) -> None:

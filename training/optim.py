@@ -119,8 +119,7 @@ def make_optimizer(node: Node, model: nn.Module) -> Optimizer:
         raise ConfigError("model must have a parameter that requires grad, but it has none")
     for name, value in node.items():
         if name in ("lr", "weight_decay", "momentum") or isinstance(value, float):
-            given = "null" if value is None else value
-            check(f"optimizer.{name}", given, is_finite(value), "a finite number")
+            check(f"optimizer.{name}", value, is_finite(value), "a finite number")
         if name == "momentum":
             check("optimizer.momentum", value, 0 <= value < 1, "a number in [0, 1)")
     optimizer: Optimizer = _made(node, groups)

@@ -25,6 +25,24 @@ Finish = Callable[[Any, ReuseKey], Any]
 PLAIN = "build must return {'image': uint8 C x H x W tensor, 'label': int}"
 
 
+class _Explained:
+    """A stage of a sample; until it has made one, what does not fit it is a user's mistake."""
+
+    def __init__(self, stage: Callable[..., Any]) -> None:
+        self._stage = stage
+        self._has_worked = False
+
+    def __call__(self, *arguments: Any) -> Any:
+        try:
+            made = self._stage(*arguments)
+        except Exception as error:
+            if not self._has_worked and (mistake := unfit(error)):
+                raise mistake from error
+            raise
+        self._has_worked = True
+        return made
+
+
 class CheckedBuild:
     """A build whose samples are what the loop can train on.
 
@@ -35,8 +53,7 @@ class CheckedBuild:
     """
 
     def __init__(self, build: Build, num_classes: int, alike: Alike | None) -> None:
-        self._build, self._num_classes, self._alike = build, num_classes, alike
-        self._has_built = False
+        self._build, self._num_classes, self._alike = _Explained(build), num_classes, alike
 
     def __call__(self, key: ReuseKey) -> Any:
         """Return the sample of a key, with its label as an int.
@@ -45,13 +62,7 @@ class CheckedBuild:
             ConfigError: it is none, or the first one does not fit a transform of torchvision's;
                 the loader adds the index.
         """
-        try:
-            sample = self._build(key)
-        except Exception as error:
-            if not self._has_built and (mistake := unfit(error)):
-                raise mistake from error
-            raise
-        self._has_built = True
+        sample = self._build(key)
         if isinstance(sample, Substitute):
             return replace(sample, sample=self._checked(sample.sample, key))
         return self._checked(sample, key)
@@ -76,8 +87,7 @@ class CheckedFinish:
     """
 
     def __init__(self, finish: Finish, alike: Alike) -> None:
-        self._finish, self._alike = finish, alike
-        self._has_finished = False
+        self._finish, self._alike = _Explained(finish), alike
 
     def __call__(self, sample: Any, key: ReuseKey) -> Any:
         """Return what is trained on.
@@ -85,13 +95,7 @@ class CheckedFinish:
         Raises:
             ConfigError: its image does not fit the others; the loader adds the index.
         """
-        try:
-            result = self._finish(sample, key)
-        except Exception as error:
-            if not self._has_finished and (mistake := unfit(error)):
-                raise mistake from error
-            raise
-        self._has_finished = True
+        result = self._finish(sample, key)
         self._alike(result["image"], key)
         return result
 

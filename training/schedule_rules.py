@@ -32,10 +32,9 @@ def check_entries(node: Node, place: str) -> None:
         rule, holds = _RULES.get(name, ("a finite number", _is_no_odd_float))
         if name == "factor" and str(node["_target_"]).endswith("Plateau"):
             rule, holds = "a number between 0 and 1, itself neither", _is_between
-        given = "null" if value is None else value
         of_torch = str(node["_target_"]).startswith(_HOMES[0])
         by_default = name == "total_steps" and value is None and of_torch  # from others, or unknown
-        check(f"{place}.{name}", given, by_default or holds(value), rule)
+        check(f"{place}.{name}", value, by_default or holds(value), rule)
 
 
 def behind_end(node: Node, total: int, unit: str) -> Iterator[str]:

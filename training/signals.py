@@ -31,6 +31,8 @@ _parent: int | None = None  # that this process is to end with
 FROM_A_LAUNCHER = signal.SIGUSR2
 """What submitit has SLURM send; without a handler of its own this one still ends the process."""
 
+_NOT_FOR_WORKERS = (*ASKING_TO_END, FROM_A_LAUNCHER)
+
 
 class Interrupted(KeyboardInterrupt):
     """A signal asked the run to end.
@@ -203,7 +205,7 @@ def withheld_from_children() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (*ASKING_TO_END, FROM_A_LAUNCHER))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_FOR_WORKERS)
     try:
         yield
     finally:
@@ -212,10 +214,10 @@ def withheld_from_children() -> Iterator[None]:
 
 def leave_to_parent(_: int) -> None:
     """Let a worker end with its parent, which alone is to act on signals to the whole group."""
-    for signum in (*ASKING_TO_END, FROM_A_LAUNCHER):
+    for signum in _NOT_FOR_WORKERS:
         signal.signal(signum, _do_nothing)
     if hasattr(signal, "pthread_sigmask"):  # they were withheld from it until here
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (*ASKING_TO_END, FROM_A_LAUNCHER))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _NOT_FOR_WORKERS)
     # After a kill of the parent a worker might wait forever for room in the pipe to it, and keep
     # open what tells others, such as joblib, that the parent is gone.
     if (begin := killed_with_parent()) is not None:

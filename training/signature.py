@@ -41,8 +41,7 @@ def check_entries(target: Callable[..., Any], entries: dict[str, Any], place: st
         if name in kinds and not is_node:
             rules = [_RULES[kind] for kind in _RULES if kind in kinds[name]]
             rule = " or ".join([*(["null"] if NoneType in kinds[name] else []), *rules])
-            given = "null" if value is None else value
-            check(f"{place}.{name}", given, _is_of(value, kinds[name]), rule)
+            check(f"{place}.{name}", value, _is_of(value, kinds[name]), rule)
 
 
 def _is_number_of_torch(value: Any) -> bool:

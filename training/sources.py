@@ -1,4 +1,4 @@
-"""What a source of data may have besides its items: a table of sizes, blocks, a prefetch."""
+"""What a source of data must have, and what it may have: labels, a table of sizes, blocks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,16 @@ import numpy as np
 
 from reuseloader.sizes import SizeTable
 from training.checks import ConfigError
+
+_NEEDED = {
+    "__len__": "the number of samples",
+    "__getitem__": "which returns the item of an index",
+    "identity": "which returns a digest of the content",
+}
+_OPTIONAL = {
+    "prefetch": "called before samples are built",
+    "record_of": "which returns the index of the item of a key",
+}
 
 
 def check_source(source: Any, place: str, num_classes: int) -> None:
@@ -23,7 +33,7 @@ def check_source(source: Any, place: str, num_classes: int) -> None:
     Raises:
         ConfigError: a part is missing or is something else; names the class.
     """
-    name = f"{place}: {type(source).__module__}.{type(source).__qualname__}"
+    name = _name(source, place)
     for method, meaning in _NEEDED.items():
         if not callable(getattr(source, method, None)):
             raise ConfigError(f"{name} must have a method {method}, {meaning}, but has none")
@@ -50,19 +60,6 @@ def _are_names(classes: Any) -> bool:
         return False
 
 
-_NEEDED = {
-    "__len__": "the number of samples",
-    "__getitem__": "which returns the item of an index",
-    "identity": "which returns a digest of the content",
-}
-
-
-_OPTIONAL = {
-    "prefetch": "called before samples are built",
-    "record_of": "which returns the index of the item of a key",
-}
-
-
 def identity_of(source: Any, place: str) -> str:
     """Return the digest of a source's content.
 
@@ -70,7 +67,7 @@ def identity_of(source: Any, place: str) -> str:
         ConfigError: it is no text.
     """
     mark = source.identity()
-    name = f"{place}: {type(source).__module__}.{type(source).__qualname__}"
+    name = _name(source, place)
     if not isinstance(mark, str):
         raise ConfigError(f"{name}.identity() must return a text, but returned {_short(mark)}")
     return mark
@@ -102,6 +99,10 @@ def _check_labels(source: Any, name: str, num_classes: int) -> None:
         )
 
 
+def _name(source: Any, place: str) -> str:
+    return f"{place}: {type(source).__module__}.{type(source).__qualname__}"
+
+
 def _short(value: Any) -> str:
     return shorten(f"{type(value).__name__} {value!r}", 80, placeholder=" ...")
 
@@ -116,7 +117,7 @@ def check_optional(source: Any, place: str) -> None:
     Raises:
         ConfigError: an attribute means something else; names the class.
     """
-    name = f"{place}: {type(source).__module__}.{type(source).__qualname__}"
+    name = _name(source, place)
     block_size = getattr(source, "block_size", 1)
     if type(block_size) is not int or block_size < 1:
         raise _mistake(name, "block_size", "a positive integer, the items read together", source)

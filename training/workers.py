@@ -101,11 +101,12 @@ def _numbers(file: Path, count: int) -> list[int | None]:
 
 def begin_pass(loader: DataLoader[T]) -> Iterator[T]:
     """Return an iterator over a loader; signals that ask to end do not reach what it starts."""
-    context = loader.multiprocessing_context or multiprocessing.get_context()
-    if loader.num_workers > 0 and context.get_start_method() != "fork":
-        # A process that multiprocessing starts with the first worker, and in Python up to 3.12
-        # lets this one have the signals again.
-        resource_tracker.ensure_running()
+    if loader.num_workers > 0:
+        context = loader.multiprocessing_context or multiprocessing.get_context()
+        if context.get_start_method() != "fork":
+            # A process that multiprocessing starts with the first worker, and in Python up to 3.12
+            # lets this one have the signals again.
+            resource_tracker.ensure_running()
     with withheld_from_children():
         return iter(loader)
 

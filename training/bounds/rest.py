@@ -42,7 +42,7 @@ def rest_of(short: list[float], num_short: int, long: list[float], num_long: int
 class _Repeated:
     """Stands for the training loader: a batch in memory, so many times."""
 
-    num_workers, multiprocessing_context = 0, None
+    num_workers = 0
 
     def __init__(self, batch: Batch, num_batches: int) -> None:
         self._batch, self._num_batches = batch, num_batches
