@@ -367,7 +367,7 @@ def test_training_and_validation_share_no_transform(augment: str, tmp_path: Path
     with begin(tmp_path / "run", *overrides(root), f"augment={augment}") as run:
         _, loaders, _ = prepare(run)
         first, second = (
-            loader._dataset._build._build.keywords["transforms"].at(0).transforms
+            loader._dataset._build._build._stage.keywords["transforms"].at(0).transforms
             for loader in (loaders.train, loaders.val)
         )
     assert len(second) == 2
