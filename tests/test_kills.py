@@ -6,7 +6,6 @@ A copy of the run folder, taken at some moment, is what a kill at that moment le
 from __future__ import annotations
 
 import os
-import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -121,7 +120,7 @@ def test_a_kill_at_any_place_costs_and_doubles_nothing(killed: Any, every: int) 
     for place in ("update", "scalars", "add_metrics", "best.pt", "last.pt"):
         assert {f"before-{place}", f"after-{place}"} <= places
     assert "points-written" in places
-    for number, copy in enumerate(copies[random.randrange(every) :: every]):
+    for number, copy in enumerate(copies[::every]):
         if number % 2:
             halves(copy)
         runs.resume(copy, *RUN)

@@ -8,6 +8,7 @@ import pytest
 import runs
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer import event_file_writer
 from torch import Tensor
 
 from training import tracking
@@ -139,6 +140,27 @@ def test_curves_run_over_updates_and_agree_with_metrics_csv(tmp_path: Path) -> N
     assert {"train/lr", "input/built", "input/reused", "input/wait_s", "val/accuracy"} <= {
         *events.Tags()["scalars"]
     }
+
+
+@pytest.mark.parametrize("seconds", [(7, 7), (9, 8), (8, 9), (2_000_000_000, 9)])
+def test_a_run_that_goes_on_replaces_its_points_whatever_the_clock_and_the_process_are(
+    seconds: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As text "10" sorts before "9": of the number of a process, or of its writers as here.
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(8))
+    for number in range(4):
+        now = seconds[min(number, 1)]
+        monkeypatch.setattr(time, "time", lambda now=now: float(now))
+        tensorboard = tracking.TensorBoard(tmp_path, {}, {}, number or None)
+        for step in range(number, 6):
+            tensorboard.scalars({"train/loss": 10.0 * number + step}, step)
+        tensorboard.close(failed=False)
+
+    points = read_events(tmp_path).Scalars("train/loss")
+    assert [(point.step, point.value) for point in points] == [
+        *[(0, 0.0), (1, 11.0), (2, 22.0)],
+        *[(3, 33.0), (4, 34.0), (5, 35.0)],
+    ]
 
 
 def test_pictures_show_stored_and_fresh_samples_and_the_confusion_of_the_best_epoch(

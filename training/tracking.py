@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 import threading
+import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +26,7 @@ from training.randomness import aside
 log = logging.getLogger("training")
 
 _MAX_MLFLOW_PARAMS = 100  # a call, says the MLflow REST API
+_EVENT_FILE = re.compile(r"events\.out\.tfevents\.(\d{10})(\..*)")
 _MAX_REASON = 300  # characters; a database adds its query and its parameters
 
 
@@ -64,6 +68,8 @@ class TensorBoard:
         from torch.utils.tensorboard.summary import hparams
 
         others = threading.enumerate()
+        if (directory / "tensorboard").exists():
+            _date_back(directory / "tensorboard")
         self._writer = SummaryWriter(str(directory / "tensorboard"), purge_step=step)
         # Not add_hparams: that begins a second run in a folder named by the time.
         metrics = {"val/accuracy": 0.0, "val/loss": 0.0}
@@ -86,6 +92,21 @@ class TensorBoard:
 
     def close(self, failed: bool) -> None:
         self._writer.close()
+
+
+def _date_back(directory: Path) -> None:
+    """Rename event files where needed, so that those of before sort before one begun now.
+
+    TensorBoard reads the files of a folder in the order of their names, and a name begins with
+    the second at which its file was begun. Files of the same second would be in the order of
+    their hosts and processes, and those of a machine whose clock is ahead would come last.
+    """
+    matches = [_EVENT_FILE.fullmatch(name) for name in sorted(os.listdir(directory))]
+    dated = [match for match in matches if match]
+    if dated and int(dated[-1][1]) >= int(time.time()):
+        for number, name in enumerate(dated):
+            old, new = name[0], f"events.out.tfevents.{number:010d}{name[2]}"
+            (directory / old).rename(directory / new)
 
 
 class Wandb:
