@@ -39,6 +39,26 @@ def test_batches_are_those_of_a_plain_loader_over_the_build(lifetime: int, tmp_p
             assert all(same(a, b) for a, b in zip(found, plain, strict=True))
 
 
+@pytest.mark.parametrize("store_all", ["false", "true"])
+@pytest.mark.parametrize("name", ["stored.affine.degrees", "fresh.brightness.brightness"])
+def test_a_curriculum_sets_what_it_names_of_either_stage(
+    name: str, store_all: str, tmp_path: Path
+) -> None:
+    made = {}
+    options = [*AUGMENTED, "lifetime=1", f"augment.store_all={store_all}"]
+    for given in (f"{{0: {{{name}: 0.0}}, 1: {{{name}: 0.5}}}}", "null"):
+        value = [] if given != "null" else [f"augment.{name}=0.5"]
+        table = [f"curriculum.table={given}"]
+        with begin(tmp_path / given[:2], *options, *table, *value) as run:
+            _, loaders, _ = prepare(run)
+            with loaders:
+                made[given[:2]] = [batch for _ in range(2) for batch in loaders.train]
+    grown, constant = made.values()
+    half = len(grown) // 2
+    assert not any(same(a, b) for a, b in zip(grown[:half], constant[:half], strict=True))
+    assert all(same(a, b) for a, b in zip(grown[half:], constant[half:], strict=True))
+
+
 def test_with_store_all_a_sample_is_the_same_in_all_epochs_of_its_generation(
     tmp_path: Path,
 ) -> None:

@@ -33,7 +33,7 @@ def spoil(key: ReuseKey, *, source: Any, transforms: Any, how: str) -> Any:
 
 
 def check(sample: Any) -> Any:
-    return CheckedBuild(lambda _: sample, 10, Alike(3))(key(5))
+    return CheckedBuild(lambda _: sample, 10, Alike(3, each_epoch=False))(key(5))
 
 
 SPOILT: dict[str, tuple[Callable[[Any], Any], str]] = {
@@ -69,11 +69,13 @@ SPOILT: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
-def refusal(directory: Path, *overrides: str) -> str:
+def refusal(directory: Path, *overrides: str, epochs: int = 1) -> str:
     """Return what is said when the training samples are taken."""
     try:
         with runs.begin(directory, *overrides) as run:
-            list(runs.prepare(run)[1].train)
+            loader = runs.prepare(run)[1].train
+            for _ in range(epochs):
+                list(loader)
     except ConfigError as error:
         return reason(error)
     return "nothing"
@@ -115,7 +117,7 @@ def test_the_config_has_a_mean_for_each_channel_or_one_for_all(tmp_path: Path) -
     assert str(raised.value) == (
         "data.mean must have a value for each channel of an image, 1, but has 3"
     )
-    assert CheckedBuild(lambda _: sample, 10, Alike(1))(key(0)) == sample
+    assert CheckedBuild(lambda _: sample, 10, Alike(1, each_epoch=False))(key(0)) == sample
 
 
 def test_stored_images_may_differ_where_the_fresh_stage_makes_them_alike(tmp_path: Path) -> None:
@@ -130,13 +132,39 @@ def test_stored_images_may_differ_where_the_fresh_stage_makes_them_alike(tmp_pat
     assert said.startswith(uneven) and "(in finish of index=" in said
 
 
+RESIZE = "_target_: torchvision.transforms.v2.Resize, size: 32, antialias: true"
+GROWING = "curriculum.table={{0: {{{0}.resize.size: 32}}, 1: {{{0}.resize.size: 48}}}}"
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize(("stage", "lifetime"), [("fresh", 2), ("fresh", 1), ("stored", 1)])
+def test_images_may_grow_from_epoch_to_epoch(
+    stage: str, lifetime: int, num_workers: int, tmp_path: Path
+) -> None:
+    options = [f"+augment.{stage}.resize={{{RESIZE}}}", GROWING.format(stage)]
+    options += [f"lifetime={lifetime}", f"num_workers={num_workers}"]
+    with runs.begin(tmp_path, *options) as run:
+        _, loaders, _ = runs.prepare(run)
+        with loaders:
+            sides = [{batch["image"].shape[-1] for batch in loaders.train} for _ in range(3)]
+    assert sides == [{32}, {48}, {48}]
+
+
+def test_stored_images_that_grow_while_others_are_used_again_are_refused(tmp_path: Path) -> None:
+    options = [f"+augment.stored.resize={{{RESIZE}}}", GROWING.format("stored"), "lifetime=2"]
+
+    said = refusal(tmp_path, *options, epochs=2)
+    uneven = "images must have one shape to form a batch, but got 3 x 48 x 48 after 3 x 32 x 32 of "
+    assert said.startswith(uneven)
+
+
 def of_two_sizes(key: ReuseKey, *, source: Any, transforms: Any) -> Any:
     sample = build_image(key, source=source, transforms=transforms)
     return {**sample, "image": sample["image"][:, : 40 + 8 * (key.index % 2)]}
 
 
 def test_a_checked_build_travels_to_workers() -> None:
-    build = pickle.loads(pickle.dumps(CheckedBuild(key_image, 10, Alike(3))))
+    build = pickle.loads(pickle.dumps(CheckedBuild(key_image, 10, Alike(3, each_epoch=False))))
 
     assert build(key(2))["label"] == 2
 

@@ -24,6 +24,7 @@ from training.signals import end_workers
 from training.sources import check_source, identity_of, labels_of, sizes_of
 from training.stages import make_stages
 from training.targets import make
+from training.twin import twin_of
 from training.workers import start_worker
 
 
@@ -35,7 +36,8 @@ class Loaders:
         train, val: batches `{"image": uint8 N x C x H x W, "label": int64 N}`.
         num_train, num_val: samples of each, in the largest epoch.
         build, finish: the two stages of a training sample; `finish` None leaves it as stored.
-        build_val: makes a validation sample.
+        build_val: makes a validation sample. These three are for the training process: the
+            loaders have others, which no sample has opened a file of.
         classes: names, by label.
         facts, notes: what the user should know before the first step; the latter are warnings.
     """
@@ -92,6 +94,7 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
     config = run.config
     train, val = _make_sources(config)
     stages = make_stages(config, run.curriculum, train, val)
+    here = twin_of(stages)
     sizes = _sizes(config, train)
     marks = _record_marks(run, train, val)
     single = drop_single and _leaves_one(sizes, config.batch_size)
@@ -100,9 +103,9 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
     loaders = Loaders(
         num_train=max(sizes.values()),
         num_val=len(val),
-        build=stages.build,
-        finish=stages.finish,
-        build_val=stages.build_val,
+        build=here.build,
+        finish=here.finish,
+        build_val=here.build_val,
         classes=list(train.classes),
         facts=[f"epochs from {first} on: {num} samples" for first, num in sizes.items() if first],
         notes=_notes(config, val, single),

@@ -105,11 +105,12 @@ class Alike:
 
     Args:
         num_channels: how many `data.mean` and `data.std` have; 1 goes with any number.
+        each_epoch: another epoch may have another shape: its batches hold nothing of before.
     """
 
-    def __init__(self, num_channels: int) -> None:
-        self._num_channels = num_channels
-        self._first: tuple[torch.Size, int] | None = None
+    def __init__(self, num_channels: int, each_epoch: bool) -> None:
+        self._num_channels, self._each_epoch = num_channels, each_epoch
+        self._first: tuple[torch.Size, ReuseKey] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_first": None}
@@ -120,14 +121,14 @@ class Alike:
         Raises:
             ConfigError: it does not fit the config, or the others.
         """
-        if self._first is None:
+        if self._first is None or (self._each_epoch and self._first[1].epoch != key.epoch):
             if self._num_channels not in (1, len(image)):
                 raise ConfigError(
                     f"data.mean must have a value for each channel of an image, {len(image)}, "
                     f"but has {self._num_channels}"
                 )
-            self._first = (image.shape, key.index)
-        shape, index = self._first
+            self._first = (image.shape, key)
+        shape, index = self._first[0], self._first[1].index
         if image.shape != shape:
             raise ConfigError(
                 f"images must have one shape to form a batch, but got {_sides(image.shape)} after "
@@ -135,9 +136,11 @@ class Alike:
             )
 
 
-def checked(build: Build, finish: Finish | None, data: DataConfig) -> tuple[Build, Finish | None]:
+def checked(
+    build: Build, finish: Finish | None, data: DataConfig, lifetime: int
+) -> tuple[Build, Finish | None]:
     """Return both stages with their checks."""
-    alike = Alike(len(data.mean))
+    alike = Alike(len(data.mean), each_epoch=finish is not None or lifetime == 1)
     if finish is None:
         return CheckedBuild(build, data.num_classes, alike), None
     return CheckedBuild(build, data.num_classes, None), CheckedFinish(finish, alike)

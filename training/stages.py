@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from reuseloader import ReuseKey
+from reuseloader import FOREVER, ReuseKey
 from training.build import Source, Transform, compose, finish_image
 from training.config import Config
 from training.curriculum import Steps, apply_row
@@ -62,9 +62,11 @@ def make_stages(config: Config, table: Table, train: Source, val: Source) -> Sta
         partial(function, source=train, transforms=stored),
         partial(finish_image, transforms=fresh) if every_use else None,
         config.data,
+        config.lifetime,
     )
     as_it_is = Steps({0: compose(prepare)})
-    build_val, _ = checked(partial(function, source=val, transforms=as_it_is), None, config.data)
+    build_val = partial(function, source=val, transforms=as_it_is)
+    build_val, _ = checked(build_val, None, config.data, FOREVER)
     return Stages(build=build, finish=finish, build_val=build_val)
 
 
@@ -74,4 +76,6 @@ def _make_all(nodes: dict[str, Any], place: str) -> list[Transform]:
 
 def _at(row: dict[str, Any], nodes: dict[str, Any], stage: str) -> list[Transform]:
     """Make the transforms of a stage with the parameters of a row of the curriculum."""
+    if not nodes:  # nor where those of the stage are made for the other one
+        return []
     return _make_all(apply_row(nodes, row, stage), f"augment.{stage}")

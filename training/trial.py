@@ -48,9 +48,8 @@ def try_training(
             value = loss(forward(model, images), labels)
         value.backward()
 
-    if loaders.train.policy.lifetime > 1:  # else this process has not touched the data so far
-        sample = _first_sample(loaders, is_train=True)
-        _try(config, model, sample, prepare, Preprocess.for_training, step)
+    sample = _first_sample(loaders, is_train=True)
+    _try(config, model, sample, prepare, Preprocess.for_training, step)
     try_evaluation(config, model, loaders, prepare)
 
 
