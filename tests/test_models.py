@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import runs
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from training.checks import ConfigError
 from training.models import SmallConvNet, check_model, cross_entropy, forward, has_batch_norm
 from training.state import make_model
+
+
+class Outputs(NamedTuple):
+    logits: Tensor
+    aux_logits: Tensor
 
 
 @pytest.fixture
@@ -103,7 +109,12 @@ def test_a_model_that_timm_does_not_have_is_a_line(tmp_path: Path) -> None:
     [
         (None, "NoneType"),
         ((torch.zeros(4, 3),), "tuple"),
-        ({"logits": torch.zeros(4, 3)}, "dict"),
+        ({"logits": torch.zeros(4, 3)}, "dict of logits"),
+        (
+            Outputs(torch.zeros(4, 3), torch.zeros(4, 3)),
+            "Outputs of logits, aux_logits; +model.aux_logits=false leaves auxiliary ones out, "
+            "where the model takes it",
+        ),
         (torch.zeros(4), "torch.float32 of shape 4"),
         (torch.zeros(4, 3, 1, 1), "torch.float32 of shape 4 x 3 x 1 x 1"),
         (torch.zeros(2, 3), "torch.float32 of shape 2 x 3"),

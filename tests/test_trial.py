@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -58,6 +59,17 @@ class Twice(Net):
 class TwiceInEvaluation(Net):
     def forward(self, images: Tensor) -> Any:
         return super().forward(images) if self.training else {"out": super().forward(images)}
+
+
+class Looked(Net):
+    """Adds a vector that it looks up; the gradient of the table is sparse."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(3, 10, sparse=True)
+
+    def forward(self, images: Tensor) -> Any:
+        return super().forward(images) + self.table(torch.ones(len(images), dtype=torch.int64))
 
 
 class Misspelled(Net):
@@ -192,12 +204,35 @@ def test_a_model_that_fails_of_the_images_is_named_with_module_shape_and_reason(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("kind", "got"), [(Twice, "tuple"), (TwiceInEvaluation, "dict")])
+@pytest.mark.parametrize(("kind", "got"), [(Twice, "tuple"), (TwiceInEvaluation, "dict of out")])
 def test_what_is_no_logits_is_said_before_the_first_step_in_either_mode(
     attempt: Attempt, kind: type[nn.Module], got: str
 ) -> None:
     with pytest.raises(ConfigError, match=rf"^model must return a tensor of floats.* got {got}$"):
         attempt(kind())
+
+
+DENSE = ("Adam", "AdamW", "RMSprop", "NAdam", "Adadelta", "Adamax", "RAdam", "ASGD", "Rprop")
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")  # of torch in Adagrad
+@pytest.mark.parametrize("name", [*DENSE, "SGD", "Adagrad"])
+def test_an_optimizer_is_refused_where_it_would_stop_at_sparse_gradients(
+    name: str, begun: tuple[Any, ...]
+) -> None:
+    config, loaders, prepare = begun
+    model = Looked()
+    model.table(torch.tensor([1])).sum().backward()
+    refuses = pytest.raises(RuntimeError, match="does not support sparse gradients")
+    with refuses if name in DENSE else nullcontext():
+        getattr(torch.optim, name)(model.table.parameters(), lr=0.1).step()
+
+    config = replace(config, optimizer={"_target_": f"torch.optim.{name}", "lr": 0.1})
+    line = (
+        rf"^optimizer must take sparse gradients, which table\.weight .* torch\.optim\.{name} does"
+    )
+    with pytest.raises(ConfigError, match=line) if name in DENSE else nullcontext():
+        try_training(config, model, partial(cross_entropy, num_classes=10), loaders, prepare)
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,11 @@ def check_output(output: Any, num_samples: int, num_classes: int) -> None:
         return
     shape = " x ".join(map(str, output.shape)) if is_tensor else ""
     got = f"{output.dtype} of shape {shape or '()'}" if is_tensor else type(output).__name__
+    parts = list(output) if isinstance(output, dict) else getattr(output, "_fields", [])
+    if parts:
+        got += f" of {', '.join(map(str, parts))}"
+    if any("aux" in str(name) for name in parts):
+        got += "; +model.aux_logits=false leaves auxiliary ones out, where the model takes it"
     raise ConfigError(
         f"model must return a tensor of floats, samples x data.num_classes, "
         f"{num_samples} x {num_classes} for this batch, but got {got}"
