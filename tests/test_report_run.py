@@ -96,7 +96,7 @@ def test_the_report_says_what_came_out_and_what_bounded_it(tmp_path: Path) -> No
 
     assert text.startswith("# a run\n\nStatus: done, 3 of 3 epochs ended. **Input-bound: 52 % of")
     assert "![what came out, and where the time went](report.png)" in text
-    assert "| accuracy, best | 87.50 % after epoch 2, 27 s from the start |" in text
+    assert "| accuracy, best | 87.50 % after epoch 2, in 27 s without warm-up |" in text
     assert "| samples built | 180 |" in text
     assert "| samples reused | 120, 40 % of all |" in text
     assert "| time | 27 s and 2 s of warm-up |" in text

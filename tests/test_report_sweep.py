@@ -202,6 +202,17 @@ def test_a_seed_that_collapsed_is_no_scatter_that_accuracies_may_lie_within(tmp_
     assert said.endswith(" lifetime=8 loses accuracy (seed 2 ends at 10.00 %).")
 
 
+def test_a_seed_of_the_baseline_that_collapsed_excuses_no_loss_and_is_said(tmp_path: Path) -> None:
+    sweep = seeds_of(tmp_path / "sweep", {1: [0.99, 0.99, 0.6], 8: [0.8, 0.8, 0.8]})
+    said = verdict(sweep)
+
+    assert said.startswith("Choose lifetime=1: ")
+    assert said.endswith(" More seeds would tell: those of lifetime=1 end from 60.00 % to 99.00 %.")
+    assert "ends at most 2 points below" in describe_sweep(sweep, None)
+    steady = seeds_of(tmp_path / "steady", {1: [0.99, 0.99, 0.96], 8: [0.99, 0.99, 0.97]})
+    assert "More seeds" not in verdict(steady)
+
+
 def test_a_seed_that_falls_off_loses_accuracy_though_the_mean_does_not(tmp_path: Path) -> None:
     sweep = seeds_of(tmp_path / "sweep", {1: [0.96, 0.97, 0.97], 8: [0.99, 0.99, 0.94]})
 
@@ -223,7 +234,8 @@ def test_a_setting_of_which_a_run_failed_is_not_recommended(tmp_path: Path) -> N
     said = verdict(sweep)
 
     assert said.startswith("Choose lifetime=1: ")
-    assert said.endswith(" 2 runs of lifetime=8 failed.")
+    assert " 2 runs of lifetime=8 failed." in said
+    assert said.endswith("those of lifetime=1 end from 93.00 % to 99.00 %.")
 
 
 def test_settings_are_compared_on_the_seeds_that_both_have(tmp_path: Path) -> None:
@@ -458,6 +470,11 @@ def test_other_programs_beside_the_runs_are_mentioned(tmp_path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(as_csv(sweep))))
     assert [row["others_share"] for row in rows] == ["0.02", "0.3", "0.11", ""]
     assert sweep.notes[0] in describe_sweep(sweep, None)
+    plan["others"] = {name: 0.3 for name in "0123"}
+    (folder / PLAN).write_text(json.dumps(plan))
+    assert verdict(read_sweep(folder)).endswith(
+        "Beside all of these 4 runs other programs took up to 30 % of the cores."
+    )
     plan["others"] = {"0": 0.02}
     (folder / PLAN).write_text(json.dumps(plan))
     assert read_sweep(folder).notes == []

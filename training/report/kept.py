@@ -9,6 +9,9 @@ from training.report.settings import Setting
 LEAST_TOLERANCE = 0.005
 """Half a point: about what seeds scatter by, where too few say it."""
 
+MOST_TOLERANCE = 0.02
+"""Two points: a baseline that scatters by more, with a seed that collapsed, excuses no loss."""
+
 
 def paired(one: Setting, other: Setting) -> tuple[Setting, Setting]:
     """Return two settings with the runs of the seeds that both have; as they are of none."""
@@ -25,12 +28,13 @@ def paired(one: Setting, other: Setting) -> tuple[Setting, Setting]:
 def tolerance(baseline: Setting) -> float:
     """Return how far below a baseline's mean a mean may lie, a fraction.
 
-    Half of what its seeds range over, half a point, or two samples of the validation set, whichever
-    is the most.
+    Half of what its seeds range over, between half a point and two points; on a small validation
+    set at least two samples of it.
     """
     sizes = [run.num_val for run in baseline.runs if run.num_val]
     quantum = 2 / min(sizes) if sizes else 0.0
-    return max(baseline.last_accuracy.half_range, LEAST_TOLERANCE, quantum)
+    scatter = min(baseline.last_accuracy.half_range, MOST_TOLERANCE)
+    return max(scatter, LEAST_TOLERANCE, quantum)
 
 
 def keeps_accuracy(setting: Setting, baseline: Setting) -> bool:

@@ -65,7 +65,7 @@ def _results(history: History) -> list[tuple[str, str]]:
             ("accuracy, last", f"{percent(points[-1][2])} after epoch {points[-1][0]}"),
             (
                 "accuracy, best",
-                f"{percent(best[2])} after epoch {best[0]}, {duration(best[1])} from the start",
+                f"{percent(best[2])} after epoch {best[0]}, in {duration(best[1])} without warm-up",
             ),
         ]
     losses = history.evaluations("val_loss")

@@ -6,7 +6,7 @@ import math
 import re
 
 from training.report.caveats import BUSY
-from training.report.kept import keeps_accuracy, lost, outlier, paired, tolerance
+from training.report.kept import MOST_TOLERANCE, keeps_accuracy, lost, outlier, paired, tolerance
 from training.report.settings import Setting, Spread
 from training.report.sweep import Sweep
 from training.report.text import duration, percent
@@ -19,7 +19,13 @@ FEW_SEEDS = 3  # of fewer the range says little
 def verdict(sweep: Sweep) -> str:
     """Return in a sentence or two which setting to choose, and why."""
     said = _verdict(sweep)
-    if sweep.baseline is None or not sweep.without_runs:
+    if sweep.baseline is None:
+        return said
+    theirs = sweep.baseline.last_accuracy
+    if theirs.half_range > MOST_TOLERANCE and len(sweep.first) > 1:
+        low, high = (percent(end(theirs.values)) for end in (min, max))
+        said += f" More seeds would tell: those of {sweep.baseline.name} end from {low} to {high}."
+    if not sweep.without_runs:
         return said
     lifetimes = [re.search(r"\blifetime=(\d+)", name) for name in sweep.without_runs]
     shorter = [found for found in lifetimes if found and int(found[1]) < sweep.baseline.lifetime]
@@ -98,9 +104,10 @@ def _disturbed(sweep: Sweep) -> str:
     shares = [share for name in runs if (share := sweep.others.get(name, 0.0)) > BUSY]
     if not shares:
         return ""
-    which = "all" if len(shares) == len(runs) else f"{len(shares)} of"
-    most = percent(max(shares), 0)
-    return f"Beside {which} these {len(runs)} runs other programs took up to {most} of the cores."
+    which = f"{len(shares)} of these {len(runs)} runs"
+    if len(shares) == len(runs):
+        which = "both runs" if len(runs) == 2 else f"all of these {len(runs)} runs"
+    return f"Beside {which} other programs took up to {percent(max(shares), 0)} of the cores."
 
 
 def rule(sweep: Sweep) -> str:
