@@ -12,7 +12,7 @@ import torch.distributed as dist
 from tqdm import tqdm
 
 from training.checks import text_of
-from training.distributed import RankFailedError, ranks, store
+from training.distributed import RankFailedError, is_set, ranks, store
 from training.signals import is_left_alone
 
 _MANNERS_S = 1.0  # torchrun ends all ranks once one has ended: let that be the one that failed
@@ -120,7 +120,7 @@ def _wait_for_rank_0() -> None:
     shared, give_up = store(), time.monotonic() + _PATIENCE_S
     assert shared is not None
     try:
-        while time.monotonic() < give_up and not shared.check(["failed"]):
+        while time.monotonic() < give_up and not is_set(shared, "failed"):
             time.sleep(0.02)
     except (RuntimeError, ValueError):
         return

@@ -63,18 +63,19 @@ class Store(Protocol):
         """Wait for a value."""
         ...
 
-    def check(self, keys: list[str]) -> bool:
-        """Say whether all of the keys have a value."""
-        ...
-
     def compare_set(self, key: str, expected: str, desired: str) -> bytes:
-        """Set a value where it is the expected one, `""` for none; return what it is then."""
+        """Set a value where it is the expected one, `""` for none; return what it is then.
+
+        Where there is none and one was expected, nothing is set and that one is returned.
+        """
         ...
 
 
 class RankFailedError(RuntimeError):
     """Another rank failed while this one waited for it; the error is reported there."""
 
+
+_NO_VALUE = "no value"
 
 _ranks = Ranks()
 _store: Store | None = None
@@ -140,10 +141,10 @@ def _agree_on_session(shared: Store, rank: int, world_size: int) -> str:
     missing = list(range(1, world_size))
     while missing:
         for other in missing:
-            if shared.check([f"hello/{other}"]):
+            if is_set(shared, f"hello/{other}"):
                 word = shared.get(f"hello/{other}").decode()
                 shared.set(f"welcome/{word}", own)
-        missing = [other for other in missing if not shared.check([f"ready/{own}/{other}"])]
+        missing = [other for other in missing if not is_set(shared, f"ready/{own}/{other}")]
         if time.monotonic() > give_up:
             raise RuntimeError(f"rank {missing[0]} did not come in {_TIMEOUT}")
         time.sleep(0.01)
@@ -193,6 +194,11 @@ def wait_for_all() -> None:
         dist.barrier()
 
 
+def is_set(shared: Store, key: str) -> bool:
+    """Say whether a key has a value in the store, which torch 2.1 has no other way to ask."""
+    return shared.compare_set(key, _NO_VALUE, _NO_VALUE) != _NO_VALUE.encode()
+
+
 def wait_for(key: str) -> bytes:
     """Wait for a value in the store, for as long as it takes; signals are answered meanwhile.
 
@@ -200,8 +206,8 @@ def wait_for(key: str) -> bytes:
         RankFailedError: another rank failed meanwhile.
     """
     assert _store is not None
-    while not _store.check([key]):
-        if _store.check(["failed"]):
+    while not is_set(_store, key):
+        if is_set(_store, "failed"):
             raise RankFailedError("another rank failed")
         time.sleep(_POLL_S)
     return _store.get(key)

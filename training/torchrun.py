@@ -20,7 +20,16 @@ from training.arguments import is_sweep
 from training.complaints import note_exit, report
 from training.config import ConfigError, load_config
 from training.curriculum import expand
-from training.distributed import is_launched, join_group, leave_group, put, ranks, store, take
+from training.distributed import (
+    is_launched,
+    is_set,
+    join_group,
+    leave_group,
+    put,
+    ranks,
+    store,
+    take,
+)
 from training.elastic import forget, remember
 from training.records import Record, Run
 from training.signals import end_with_parent
@@ -119,5 +128,5 @@ def follow() -> Iterator[Run]:
 
 def _end_followers() -> None:
     shared = store()
-    if shared is not None and ranks().is_main and not shared.check([_RUN]):
+    if shared is not None and ranks().is_main and not is_set(shared, _RUN):
         put(_RUN, None)
