@@ -290,7 +290,7 @@ class Segmented:
 
 
 TOGETHER = [
-    v2.Resize([37, 31]),
+    v2.Resize([37, 31], antialias=True),
     v2.RandomAffine(20.0),
     v2.RandomHorizontalFlip(),
     v2.GaussianBlur(5),

@@ -178,6 +178,7 @@ def test_what_is_no_module_is_refused(made: object) -> None:
         check_model(made, "my.factory")
 
 
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")  # torch 2.1
 def test_a_parameter_without_a_shape_is_named() -> None:
     with pytest.raises(
         ConfigError, match=r"^model must know .* but 0\.weight of my\.net is of a lazy"

@@ -17,6 +17,7 @@ from training.signals import is_left_alone
 
 _MANNERS_S = 1.0  # torchrun ends all ranks once one has ended: let that be the one that failed
 _PATIENCE_S = 2.0  # for rank 0 to fail of the same: a mistake of the user's is shown without a rank
+_DIST_ERROR: type[Exception] = getattr(dist, "DistError", dist.DistBackendError)  # torch 2.1
 _LOST = "another rank ended without a word, killed perhaps; torchrun names it and its exit code"
 
 
@@ -129,7 +130,7 @@ def _wait_for_rank_0() -> None:
 def _is_consequence(error: BaseException) -> bool:
     # gloo raises a RuntimeError like this: [.../gloo/transport/tcp/pair.cc:534] Connection closed
     is_gloo = isinstance(error, RuntimeError) and "gloo" in str(error)
-    return is_gloo or isinstance(error, (RankFailedError, dist.DistError))
+    return is_gloo or isinstance(error, (RankFailedError, _DIST_ERROR))
 
 
 def _text_of(error: BaseException) -> str:
