@@ -36,7 +36,7 @@ from training.parallel import (
     share_buffers,
 )
 from training.schedule import Schedule
-from training.state import Best, State
+from training.state import Best, State, make_scaler
 
 CPU = torch.device("cpu")
 BATCH_NORM = ("augment=none", "lifetime=2", "batch_size=8", "trainer.ema_decay=0.9")
@@ -61,7 +61,7 @@ def make_state(model: nn.Module) -> State:
         model=model,
         optimizer=optimizer,
         schedule=Schedule(constant, optimizer, plan, "val_accuracy"),
-        scaler=torch.amp.GradScaler("cpu", enabled=False),
+        scaler=make_scaler(CPU, enabled=False),
         best=Best.of("val_accuracy"),
         distributed=distribute(model, CPU),
     )
