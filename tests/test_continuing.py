@@ -62,6 +62,29 @@ def test_whatever_is_set_a_run_that_goes_on_equals_one_that_never_stopped(
 
 
 @pytest.mark.parametrize(
+    ("options", "stops"),
+    [
+        (("trainer.accumulate=3",), (0, 1, 3, 5)),  # 2 updates an epoch, of 3 batches and of 1
+        (("trainer.accumulate=100",), (0, 1, 2)),
+        (("trainer.accumulate=2", "trainer.limit_batches=3"), (1, 3)),
+        (("trainer.accumulate=4", "trainer.echo=2", "trainer.limit_batches=3"), (1, 2, 5)),
+        (("trainer.accumulate=3", "trainer.echo=2"), (1, 2, 8)),
+    ],
+)
+@pytest.mark.parametrize("every", ["null", "1"])
+def test_a_run_goes_on_after_the_last_update_of_an_epoch_that_had_fewer_batches(
+    updates: Updates, tmp_path: Path, options: tuple[str, ...], stops: tuple[int, ...], every: str
+) -> None:
+    options = (*BASE, *options, f"checkpoint.every_steps={every}")
+    updates.start(tmp_path / "whole", *options)
+    expected, seen, updates.seen = results(tmp_path / "whole"), updates.seen, []
+    for stop in (*stops, None):
+        updates.start(tmp_path / "parts", *options, stop=stop)
+    assert results(tmp_path / "parts") == expected
+    assert updates.seen == seen
+
+
+@pytest.mark.parametrize(
     ("before", "after"),
     [
         ("num_workers=0", "num_workers=2"),

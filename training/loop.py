@@ -156,7 +156,8 @@ def train_epoch(job: Job, state: State) -> Row:
         job.profiler.step()
         log_if_due(job, state)
         if number % job.plan.whole_updates == 0:
-            state.progress = measured.progress(first + job.plan.batches_used(number))
+            used = min(first + job.plan.batches_used(number), last)  # the last one may have fewer
+            state.progress = measured.progress(used)
             save_if_due(job, state)
     state.losses.read(state.epoch)
     state.check_weights()
