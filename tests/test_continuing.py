@@ -195,6 +195,23 @@ def test_a_finished_run_trains_nothing_and_a_longer_one_what_is_missing(
     assert len(updates.seen) == 12 + 8
 
 
+def test_a_run_that_was_killed_before_its_last_checkpoint_gets_it_from_the_best(
+    updates: Updates, tmp_path: Path
+) -> None:
+    options = (*BASE, "checkpoint.every_steps=4", "checkpoint.keep=9")
+    updates.start(tmp_path, *options)
+    folder = tmp_path / "checkpoints"
+    expected = results(tmp_path)
+    shutil.copy(folder / "last.pt", folder / "best.pt")  # as where the last one is the best
+    (earlier,) = [file for file in folder.iterdir() if runs.load(tmp_path, file.stem)["step"] == 8]
+    shutil.copy(earlier, folder / "last.pt")
+
+    updates.start(tmp_path, *options)
+
+    assert results(tmp_path) == expected
+    assert len(updates.seen) == 12
+
+
 def test_a_run_that_was_killed_after_its_last_checkpoint_is_done(
     updates: Updates, tmp_path: Path
 ) -> None:

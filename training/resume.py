@@ -85,6 +85,8 @@ def restore(run: Run, state: State, loaders: Loaders, plan: Plan) -> Rows | None
         state.begin_epoch(epoch)
     if reason := _nothing_left(run, state, plan):
         log.info("%s: %s; nothing is trained", run.directory, reason)
+        if found.path.name != "last.pt":  # a kill came between the best one and the last
+            run.save_checkpoint("last", content)
         run.finish()
         return None
     rows = run.go_on(epoch, state.step)
