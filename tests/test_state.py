@@ -93,6 +93,47 @@ def test_the_model_is_compiled_in_place_where_asked_and_not_its_average(
     assert compiled == [state.model] * compiles
 
 
+MULTISTEP = ("schedule=multistep", "schedule.step_each=update", "schedule.milestones=[2,5,7]")
+
+
+@pytest.mark.parametrize("moved", [(False, True), (True, False), (True, True), (False, False)])
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        ("schedule=onecycle", "schedule.max_lr=0.08"),  # which a recorded config holds resolved
+        ("schedule=cosine", "schedule.warmup=0.3"),
+        MULTISTEP,
+        ("schedule=constant",),
+    ],
+)
+def test_a_new_rate_holds_on_another_number_of_ranks_and_stays_with_the_next(
+    schedule: tuple[str, ...], moved: tuple[bool, bool]
+) -> None:
+    def begun(lr: float) -> State:
+        options = (*schedule, "optimizer=sgd", f"optimizer.lr={lr}")
+        config = make_config(*options)
+        return make_state(config, make_model(config, CPU), CPU, Plan(epochs=2, num_batches=4))
+
+    def rates_of(state: State, steps: int) -> list[float]:
+        rates = []
+        for _ in range(steps):
+            rates.append(state.optimizer.param_groups[0]["lr"])
+            state.optimizer.step()
+            state.schedule.after_update()
+            state.step += 1
+        return rates
+
+    whole = rates_of(begun(0.08), 8)
+    state = begun(0.08)
+    rates = rates_of(state, 3)
+    for steps, is_moved in zip((2, 3), moved, strict=True):
+        checkpoint, state = state.checkpoint(), begun(0.02)
+        state.restore(checkpoint, checkpoint["step"] if is_moved else None)
+        rates += rates_of(state, steps)
+
+    assert rates == pytest.approx([*whole[:3], *(rate / 4 for rate in whole[3:])])
+
+
 def make_evaluating(**_: Any) -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 10, 3)).eval()
 

@@ -192,10 +192,11 @@ class State:
         self.optimizer.load_state_dict(checkpoint["optimizer"])
         self.scaler.load_state_dict(checkpoint["scaler"])
         if num_updates is not None and self.schedule.each == "update":
-            self.schedule.advance(num_updates)  # by the rate that the config names
+            initial = checkpoint["optimizer"]["param_groups"][0].get("initial_lr")
+            self.schedule.advance(num_updates, initial)
         else:
             self.schedule.load_state_dict(checkpoint["scheduler"])
-            self._scale(checkpoint["base_lr"])
+        self._scale(checkpoint["base_lr"])
         self.epoch, self.step, self.lr = (checkpoint[name] for name in ("epoch", "step", "lr"))
         self.losses, self.progress = TrainLoss(), Progress()
         if ranks().is_main:
