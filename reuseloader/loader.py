@@ -42,6 +42,8 @@ class ReuseDataLoader(DataLoader[Any]):
             ``batch_sampler`` is followed as it is.
         num_replicas, rank, block_size: as in ``EpochOrder``. Each rank may have a folder of its
             own, or all of one machine the same.
+        min_batch_size: fewest samples of the last batch of an epoch: one of fewer is left out, as
+            with 2 for a norm over the batch.
         drop_uneven: make the ranks equal by leaving out up to ``num_replicas - 1`` samples of an
             epoch, where otherwise as many are used twice. (``drop_last`` is DataLoader's, and
             leaves out the short batch of each rank.)
@@ -71,6 +73,7 @@ class ReuseDataLoader(DataLoader[Any]):
         num_replicas: int = 1,
         rank: int = 0,
         drop_uneven: bool = False,
+        min_batch_size: int = 1,
         block_size: int = 1,
         fingerprint: str = "",
         save: Save = save_torch,
@@ -84,6 +87,7 @@ class ReuseDataLoader(DataLoader[Any]):
     ) -> None:
         self.policy = ReusePolicy(lifetime, seed)
         epoch = check_integer("start_epoch", start_epoch, minimum=0)
+        self._min_batch_size = check_integer("min_batch_size", min_batch_size, minimum=1)
         self._current = Position(epoch, 0)  # of the pass that was started last
         self._tally: Counter[str] = Counter()
         self._said_once = False
@@ -217,7 +221,8 @@ class ReuseDataLoader(DataLoader[Any]):
         num = self.order.length(epoch)
         if self.batch_size is None:
             return num
-        return num // self.batch_size if self.drop_last else -(-num // self.batch_size)
+        num_whole, rest = divmod(num, self.batch_size)
+        return num_whole + (0 if self.drop_last else rest >= self._min_batch_size)
 
     def __iter__(self) -> Pass:  # type: ignore[override]
         self._dataset.check_open()
@@ -297,7 +302,8 @@ class ReuseDataLoader(DataLoader[Any]):
         if self.batch_size is None:
             return tag(epoch, self._own_sampler.at(epoch, skip), batched)
         indices = self._own_sampler.at(epoch, skip * self.batch_size)
-        return tag(epoch, iter(BatchSampler(indices, self.batch_size, self.drop_last)), batched)
+        batches = BatchSampler(indices, self.batch_size, drop_last=False)
+        return tag(epoch, islice(batches, self.num_batches(epoch) - skip), batched)
 
 
 def _check_alone(**settings: int) -> None:

@@ -121,7 +121,7 @@ def test_of_a_set_that_grows_the_first_epoch_is_measured(quick: Path) -> None:
 
     composed = compose_config(
         *("data=remote", f"data.url=file://{folder(quick / 'store')}", "data.num_classes=2"),
-        *("data.image_size=16", "data.size={0: 3, 2: 8}", "lifetime=2"),
+        *("data.image_size=16", "data.size={0: 3, 2: 8}", "lifetime=2", "epochs=3"),
     )
     config = load_config(composed)
     table = expand(composed, config.curriculum.table)

@@ -118,6 +118,8 @@ def test_no_curriculum_changes_nothing(composed: DictConfig, table: Any) -> None
         ("elastic.alpha", "did you mean stored.elastic.alpha?"),
         ("stored.affine.scale.0", "did you mean stored.affine.scale?"),
         ("fresh.crop.size.width", ""),
+        ("store_all", ""),
+        ("stored.affine.fill", "; +augment.stored.affine.fill=VALUE makes it one"),
         ("stored.elastic", ""),
         ("stored", ""),
         ("", ""),

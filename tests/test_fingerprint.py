@@ -101,6 +101,18 @@ def test_what_a_build_does_not_see_leaves_it_alone(config: Config) -> None:
     assert LOCATION_KEYS == ("root", "path", "directory", "url")
 
 
+def test_rows_of_a_curriculum_that_change_nothing_stored_do_not_count(config: Config) -> None:
+    alpha = "stored.elastic.alpha"
+    fresh = {0: {"fresh.crop.padding": 1}, 1: {"fresh.crop.padding": 2}}
+    assert mark(config, fresh) == mark(config, {0: {}})
+    twice = {0: {alpha: 1.0}, 2: {alpha: 1.0}, 4: {alpha: 2.0}}
+    assert mark(config, twice) == mark(config, {0: {alpha: 1.0}, 4: {alpha: 2.0}})
+    back = {0: {alpha: 1.0}, 2: {alpha: 2.0}, 4: {alpha: 1.0}}
+    assert len({mark(config, twice), mark(config, back), mark(config, {0: {alpha: 1.0}})}) == 3
+    stored = changed(config, store_all=True)
+    assert mark(stored, fresh) != mark(stored, {0: {"fresh.crop.padding": 1}})
+
+
 def test_fresh_transforms_count_where_they_are_stored(config: Config) -> None:
     crop = {"crop": {"_target_": "torchvision.transforms.v2.RandomCrop", "size": 64}}
     all_stored = changed(config, store_all=True)

@@ -54,6 +54,35 @@ def test_every_pass_holds_the_samples_there_are_in_its_epoch(
         assert (len(new), size - len(new)) == (loader.stats().built, loader.stats().reused)
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("least", [1, 2, 3, 4, 9])
+def test_a_last_batch_of_fewer_samples_than_wanted_is_left_out(
+    least: int, num_workers: int, tmp_path: Path
+) -> None:
+    sizes = [2, 4, 9, 11, 13]  # the last batches have 2, 4, 1, 3 and 1 samples
+    loader = make(
+        tmp_path, size=dict(enumerate(sizes)), min_batch_size=least, num_workers=num_workers
+    )
+    for epoch, size in enumerate(sizes):
+        order = [POLICY.order(p, epoch, size) for p in range(size)]
+        wanted = [order[start : start + BATCH] for start in range(0, size, BATCH)]
+        if 0 < size % BATCH < least:
+            wanted = wanted[:-1]
+        assert (len(loader), loader.num_batches(epoch)) == (len(wanted), len(wanted))
+        state = loader.state_dict()
+        batches = [batch["index"].tolist() for batch in loader]
+        assert batches == wanted
+        assert loader.stats().built + loader.stats().reused == sum(map(len, wanted))
+        if len(wanted) > 1:  # and so it is for a run that goes on within the epoch
+            loader.load_state_dict({**state, "num_batches": len(wanted) - 1})
+            assert [batch["index"].tolist() for batch in loader] == wanted[-1:]
+
+
+def test_a_smallest_batch_of_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^min_batch_size must be a positive integer, but got "):
+        make(tmp_path, min_batch_size=0)
+
+
 def test_the_length_is_that_of_the_next_pass_and_each_pass_knows_its_own(tmp_path: Path) -> None:
     loader = make(tmp_path, start_epoch=1)
     assert (len(loader), len(loader.batch_sampler)) == (2, 2)

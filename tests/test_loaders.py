@@ -59,6 +59,25 @@ def test_a_curriculum_sets_what_it_names_of_either_stage(
     assert all(same(a, b) for a, b in zip(grown[half:], constant[half:], strict=True))
 
 
+@pytest.mark.parametrize(
+    ("augment", "table", "is_said"),
+    [
+        ("digits", "{0: {magnitude: 0.3}, 1: {magnitude: 1.0}}", False),
+        ("digits", "{0: {stored.blur.kernel_size: 3}}", False),
+        ("randaugment", "{0: {magnitude: 0.3}, 1: {magnitude: 1.0}}", True),
+        ("none", "{0: {magnitude: 0.3}}", True),
+        ("none", "{0: {magnitude: 1.0}}", False),  # as it is without
+    ],
+)
+def test_a_curriculum_over_a_magnitude_that_nothing_follows_is_mentioned(
+    augment: str, table: str, is_said: bool, tmp_path: Path
+) -> None:
+    with begin(tmp_path, f"augment={augment}", f"curriculum.table={table}") as run:
+        _, loaders, _ = prepare(run)
+    found = [note for note in loaders.notes if "which no transform of augment follows" in note]
+    assert len(found) == is_said
+
+
 def test_with_store_all_a_sample_is_the_same_in_all_epochs_of_its_generation(
     tmp_path: Path,
 ) -> None:

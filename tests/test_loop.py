@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from reuseloader import FOREVER, ReuseKey
 from training import loop
 from training.checks import ConfigError
+from training.data.digits import Digits
 from training.device import Preprocess, repeat, windows
 from training.loop import update
 from training.models import SmallConvNet
@@ -409,6 +410,41 @@ def test_a_last_batch_of_one_is_left_out_with_a_word_and_validation_is_whole(
     assert [row["step"] for row in rows] == [2.0, 4.0, 6.0]
     assert runs.load(tmp_path)["best"]["confusion"].sum() == 33
     assert log.index("leaves out its last batch, of one sample") < log.index("epoch 0 of 3")
+
+
+class Growing(Digits):
+    """Digits of which epochs use the first ones alone.
+
+    Args:
+        table: their number, by first epoch.
+        options: of the digits.
+    """
+
+    def __init__(self, table: dict[int, int], **options: Any) -> None:
+        super().__init__(**options)
+        self.size_table = table
+
+
+@pytest.mark.parametrize(
+    ("table", "batch_size", "seen", "said"),
+    [
+        ({0: 20, 2: 29}, 28, [20, 20, 28], "an epoch of 29 samples leaves out"),
+        ({0: 11, 9: 13}, 6, [11, 11, 11], ""),  # which this run never comes to
+        ({0: 13, 1: 25, 2: 26}, 12, [12, 24, 26], "an epoch of 13 or 25 samples leaves out"),
+        ({0: 13, 2: 25}, 12, [12, 12, 24], "each epoch leaves out"),
+        ({0: 12, 1: 13}, 13, [12, 13, 13], ""),
+    ],
+)
+def test_of_a_set_that_grows_only_last_batches_of_one_are_left_out(
+    table: dict[int, int], batch_size: int, seen: list[int], said: str, tmp_path: Path
+) -> None:
+    options = ["data.train._target_=test_loop.Growing", f"+data.train.table={table}"]
+    rows = runs.train(tmp_path, *options, f"batch_size={batch_size}", "epochs=3", "lifetime=2")
+
+    assert [row["built"] + row["reused"] for row in rows] == seen
+    log = (tmp_path / "train.log").read_text()
+    assert ("leaves out its last batch" in log) == bool(said) and said in log
+    assert f"{max(table[first] for first in table if first < 3)} samples for training" in log
 
 
 def test_without_a_norm_over_the_batch_no_sample_is_left_out(tmp_path: Path) -> None:

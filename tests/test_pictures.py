@@ -10,7 +10,21 @@ import pytest
 import runs
 import torch
 
+from reuseloader import ReuseKey, Substitute
+from training.build import build_image
 from training.pictures import confusion_picture, sample_grid
+
+
+def standing_in(key: ReuseKey, *, source: Any, transforms: Any) -> Any:
+    return Substitute(build_image(key, source=source, transforms=transforms), "unreadable")
+
+
+def test_what_stands_in_for_unreadable_samples_is_shown_as_well(tmp_path: Path) -> None:
+    grids = []
+    for name in ("test_pictures.standing_in", "training.build.build_image"):
+        with runs.begin(tmp_path / name, "augment=digits", f"build._target_={name}") as run:
+            grids.append(sample_grid(runs.prepare(run)[1], 3))
+    assert torch.equal(*grids)
 
 
 def test_each_sample_of_the_first_batch_lies_beside_what_becomes_of_it(tmp_path: Path) -> None:

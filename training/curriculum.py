@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 from bisect import bisect_right
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from training.config import ConfigError, suggest
 from training.sections import Table
+from training.targets import target_of
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -96,11 +98,29 @@ def expand(composed: DictConfig, table: Table | None) -> Table:
 
 def _check_known(composed: DictConfig, epoch: int, name: str) -> None:
     known = list(_leaves(composed))
-    if name not in known:
-        raise ConfigError(
-            f"curriculum.table, row {epoch}: {name} is no parameter of augment; "
-            f"{suggest(name, known)}"
+    if name in known:
+        return
+    remedy = suggest(name, known)
+    if _is_left_at_default(composed, name):
+        remedy = f"+augment.{name}=VALUE makes it one"
+    raise ConfigError(f"curriculum.table, row {epoch}: {name} is no parameter of augment; {remedy}")
+
+
+def _is_left_at_default(composed: DictConfig, name: str) -> bool:
+    """Say whether a transform takes a parameter that its node does not give."""
+    parent, _, own = name.rpartition(".")
+    node = OmegaConf.select(composed.augment, parent) if parent else None
+    if not isinstance(node, DictConfig) or "_target_" not in node:
+        return False
+    try:
+        return (
+            own
+            in inspect.signature(
+                target_of({"_target_": node["_target_"]}, f"augment.{parent}")
+            ).parameters
         )
+    except (TypeError, ValueError):  # one of another language does not say
+        return False
 
 
 def _check_value(epoch: int, name: str, value: Any, plain: Any) -> None:
@@ -142,7 +162,7 @@ def _leaves(composed: DictConfig) -> dict[str, Any]:
         if isinstance(value, dict):
             for key, inner in value.items():
                 walk(inner, f"{name}.{key}" if name else str(key))
-        elif name != "replaces_prepare" and not name.endswith("._target_"):
+        elif name not in ("replaces_prepare", "store_all") and not name.endswith("._target_"):
             leaves[name] = value
 
     walk(OmegaConf.to_container(composed.augment, resolve=True), "")

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from reuseloader import FOREVER, ReuseDataLoader, ReuseKey, load_tensors, save_tensors
+from reuseloader import FOREVER, ReuseDataLoader, ReuseKey, Substitute, load_tensors, save_tensors
 from training.budget import Kept, keep_within, share_in
 from training.build import Source
 from training.config import Config, ConfigError
 from training.distributed import check_same, first_on_machine, ranks
 from training.fingerprint import fingerprint, project_code
 from training.records import Run
-from training.sections import Node
+from training.sections import Node, Table
 from training.signals import end_workers
 from training.sources import check_source, identity_of, labels_of, sizes_of
 from training.stages import make_stages
@@ -57,6 +57,13 @@ class Loaders:
         """End the workers, and let other processes use the folders of the samples."""
         self.train.close()
         self.val.close()
+
+    def make(self, key: ReuseKey) -> tuple[Any, Any]:
+        """Return a training sample as it is stored, and as it is trained on."""
+        stored = self.build(key)
+        if isinstance(stored, Substitute):
+            stored = stored.sample
+        return stored, stored if self.finish is None else self.finish(stored, key)
 
     def __enter__(self) -> Loaders:
         return self
@@ -97,18 +104,19 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
     here = twin_of(stages)
     sizes = _sizes(config, train)
     marks = _record_marks(run, train, val)
-    single = drop_single and _leaves_one(sizes, config.batch_size)
+    coming = {first: size for first, size in sizes.items() if first < config.epochs or first == 0}
+    single = _leaving_one(config, {*coming.values()}) if drop_single else []
     share = share_in(run.cache)
     options = _options(config, device)
     loaders = Loaders(
-        num_train=max(sizes.values()),
+        num_train=max(coming.values()),
         num_val=len(val),
         build=here.build,
         finish=here.finish,
         build_val=here.build_val,
         classes=list(train.classes),
-        facts=[f"epochs from {first} on: {num} samples" for first, num in sizes.items() if first],
-        notes=_notes(config, val, single),
+        facts=[f"epochs from {first} on: {num} samples" for first, num in coming.items() if first],
+        notes=_notes(config, run.curriculum, val, _epochs_of(single, coming)),
         train=_make_loader(
             stages.build,
             sizes,
@@ -116,7 +124,8 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
             block_size=getattr(train, "block_size", 1),
             lifetime=config.lifetime,
             shuffle=True,
-            drop_last=single or config.loader.drop_last,
+            drop_last=config.loader.drop_last,
+            min_batch_size=2 if single else 1,
             fingerprint=_fingerprint(run, config.data.train, marks["data.train"], stored=True),
             finish=stages.finish,
             remove_used=share < 1,
@@ -231,16 +240,33 @@ def _sizes(config: Config, train: Source) -> dict[int, int]:
     return sizes
 
 
-def _leaves_one(sizes: dict[int, int], batch_size: int) -> bool:
-    """Say whether a rank has an epoch whose last batch is a single sample."""
-    own = [math.ceil(size / ranks().world_size) for size in sizes.values()]
-    return any(size > batch_size > 1 and size % batch_size == 1 for size in own)
+def _leaving_one(config: Config, sizes: set[int]) -> list[int]:
+    """Return the sizes of epochs whose last batch, not their only one, would be of one sample."""
+    own = {size: math.ceil(size / ranks().world_size) for size in sorted(sizes)}
+    if config.loader.drop_last or config.batch_size == 1 or 1 in own.values():
+        return []
+    return [size for size, num in own.items() if num % config.batch_size == 1]
 
 
-def _notes(config: Config, val: Source, single: bool) -> list[str]:
+def _epochs_of(sizes: list[int], coming: dict[int, int]) -> str:
+    """Name the epochs of some sizes."""
+    if sizes and {*sizes} == {*coming.values()}:
+        return "each epoch"
+    return f"an epoch of {' or '.join(map(str, sizes))} samples" if sizes else ""
+
+
+def _notes(config: Config, table: Table, val: Source, single: str) -> list[str]:
     notes = []
     if single:
-        notes.append("each epoch leaves out its last batch, of one sample: BatchNorm needs two")
+        rank = "" if ranks().is_single else " of each rank"
+        notes.append(
+            f"{single} leaves out its last batch{rank}, of one sample: BatchNorm needs two"
+        )
+    if _is_without_effect(config, table):
+        notes.append(
+            "curriculum.table sets magnitude, which no transform of augment follows: write "
+            "${times:0.4,${augment.magnitude}} where one should"
+        )
     labels = labels_of(val)
     if labels is not None:
         present = np.unique(labels)
@@ -248,6 +274,15 @@ def _notes(config: Config, val: Source, single: bool) -> list[str]:
         if missing:
             notes.append(f"validation holds no sample of class {', '.join(missing)}")
     return notes
+
+
+def _is_without_effect(config: Config, table: Table) -> bool:
+    """Say whether a curriculum over `magnitude` changes nothing but that number."""
+    rows = config.curriculum.table or {}
+    changes = [row["magnitude"] for row in rows.values() if "magnitude" in row]
+    if all(value == config.augment.magnitude for value in changes):
+        return False
+    return table[0].keys() == rows[0].keys()  # else it has what follows from it
 
 
 def _options(config: Config, device: torch.device) -> dict[str, Any]:

@@ -138,7 +138,7 @@ def run_epoch(job: Job, state: State, epoch: int) -> Row:
         row = train_epoch(job, state)
     if job.plan.evaluates(epoch):
         row |= evaluate_epoch(job, state)
-    state.schedule.after_epoch(row.get(job.trainer.monitor))
+    state.schedule.after_epoch(monitored(row, job.trainer.monitor) if "val_loss" in row else None)
     row = write_row(job, row)
     save(job, state, ended=True)  # after the row: a run that goes on writes the later rows anew
     return row

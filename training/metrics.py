@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -102,10 +103,12 @@ class Meters:
     def result(self) -> Evaluation:
         """Return the measurements; with several ranks, those of all of them together."""
         # Ratios of counts, in Python: torchmetrics would divide in 32 bits.
-        confusion = self._confusion.compute().cpu()
+        with warnings.catch_warnings():  # of meters that no sample with a loss came to
+            warnings.filterwarnings("ignore", "The ``compute`` method of metric", UserWarning)
+            confusion = self._confusion.compute().cpu()
+            num_in_top5 = int(self._top5.compute()[0])
         num_undefined = int(self._undefined.compute())
         num_samples = int(confusion.sum()) + num_undefined
-        num_in_top5 = int(self._top5.compute()[0])
         if num_samples == 0:
             return Evaluation(math.nan, math.nan, math.nan, confusion)
         return Evaluation(

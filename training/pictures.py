@@ -52,8 +52,7 @@ def sample_grid(loaders: Loaders, num_samples: int) -> Tensor:
     with aside():
         for index in order.index(positions, epoch).tolist():
             key = policy.key(index, epoch)
-            stored = loaders.build(key)
-            fresh = loaders.finish(stored, key) if loaders.finish else stored
+            stored, fresh = loaders.make(key)
             pairs.append([_picture(stored), _picture(fresh)])
     side = list(pairs[0][0].shape[-2:])  # of what differs in size, the first one decides
     alike = [[F.resize(picture, side, antialias=True) for picture in pair] for pair in pairs]

@@ -31,6 +31,7 @@ from training.targets import make, target_of
 
 _RATES = ("lr", "initial_lr", "max_lr", "min_lr")  # what schedulers set in a group
 _NEEDED = ("optimizer", "step", "state_dict", "load_state_dict")
+_MOMENTA = ("momentum", "betas")  # by which OneCycleLR knows an optimizer that has one
 _FIRST_FACTOR = {LinearLR: "start_factor", ConstantLR: "factor"}
 
 
@@ -255,8 +256,10 @@ def one_cycle(
         total_steps: number of rates.
         max_lr: the full rate.
         pct_start: share of the steps that the climb takes; 0 starts at the full rate.
-        options: everything else that OneCycleLR takes.
+        options: everything else that OneCycleLR takes. Without `cycle_momentum` the momentum goes
+            along where the optimizer has one.
     """
+    options.setdefault("cycle_momentum", not optimizer.defaults.keys().isdisjoint(_MOMENTA))
     if pct_start == 0:
         pct_start = (1 - 1e-9) / total_steps  # with 0 itself torch begins behind the full rate
     elif pct_start * total_steps == 1:

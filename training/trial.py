@@ -79,9 +79,7 @@ def _first_sample(loaders: Loaders, is_train: bool) -> dict[str, Any] | None:
     key = loader.policy.key(0, 0)
     try:
         with aside():
-            sample = loaders.build(key) if is_train else loaders.build_val(key)
-            if is_train and loaders.finish is not None:
-                sample = loaders.finish(sample, key)
+            sample = loaders.make(key)[1] if is_train else loaders.build_val(key)
     except Exception:
         return None
     return sample if isinstance(sample, dict) else None  # none of one that was skipped

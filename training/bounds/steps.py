@@ -120,9 +120,7 @@ def make_batch(loaders: Loaders, batch_size: int, device: torch.device) -> Batch
     """Return a batch of the training loader's size, made of a few samples."""
     policy, size = loaders.train.policy, loaders.num_train
     keys = [policy.key(index, 0) for index in range(min(loaders.num_first, batch_size, 8))]
-    samples = [loaders.build(key) for key in keys]
-    if loaders.finish is not None:
-        samples = [loaders.finish(s, key) for s, key in zip(samples, keys, strict=True)]
+    samples = [loaders.make(key)[1] for key in keys]
     length = min(size, batch_size)
     batch: Batch = torch.utils.data.default_collate(
         [samples[number % len(samples)] for number in range(length)]
