@@ -30,6 +30,7 @@ SAID = {
     "data.mean={a: 1}": "data.mean must be a list, in brackets, but got data.mean={a: 1}",
     "cache={a: 1}": "cache has no such entry: one that it has is set by its name, cache.NAME=value",
     "data.prepare={a: 1}": "data.prepare takes a new entry by its name: +data.prepare.NAME={_targe",
+    "data.on_error=skip": "data.on_error is a key of other files of conf/data than the one in use",
     "lifetme=2": "lifetme is not a key of the config; did you mean lifetime?",
     "model.widht=3": "model.widht is not a key of the config; did you mean model.width?",
     "build.noise=0.2": "build.noise is not a key of the config; as one more argument of build: "

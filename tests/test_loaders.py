@@ -74,6 +74,7 @@ def test_a_curriculum_over_a_magnitude_that_nothing_follows_is_mentioned(
 ) -> None:
     with begin(tmp_path, f"augment={augment}", f"curriculum.table={table}") as run:
         _, loaders, _ = prepare(run)
+    assert loaders.facts[0].startswith("epochs from 0 on: ")
     found = [note for note in loaders.notes if "which no transform of augment follows" in note]
     assert len(found) == is_said
 

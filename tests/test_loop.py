@@ -473,6 +473,25 @@ def test_a_class_that_validation_lacks_is_said_before_training(tmp_path: Path) -
     assert log.index("validation holds no sample of class ") < log.index("epoch 0 of 1")
 
 
+def test_an_evaluation_without_a_loss_is_no_progress_to_a_plateau_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = iter([(0.5, 0.1), (math.nan, 0.9), (0.5, 0.2)])
+    evaluate = loop.evaluate
+
+    def scripted(*arguments: Any) -> Any:
+        result = evaluate(*arguments)
+        loss, accuracy = next(values)
+        object.__setattr__(result, "loss", loss)
+        object.__setattr__(result, "accuracy", accuracy)
+        return result
+
+    monkeypatch.setattr(loop, "evaluate", scripted)
+    rows = runs.train(tmp_path, "schedule=plateau", "schedule.patience=0", "epochs=3")
+
+    assert rows[0]["lr"] == rows[1]["lr"] > rows[2]["lr"]
+
+
 def test_training_ends_early_after_so_many_evaluations_without_a_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

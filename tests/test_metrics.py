@@ -82,6 +82,16 @@ def test_a_sample_without_a_number_for_a_loss_is_never_right() -> None:
     assert result.confusion.tolist() == [[1, 0], [0, 1]]
 
 
+def test_where_no_sample_has_a_loss_all_are_wrong_and_nothing_is_warned() -> None:
+    meters = Meters(2, CPU)
+    meters.add(torch.full((3, 2), math.nan), torch.tensor([0, 1, 0]))
+
+    result = meters.result()
+
+    assert (result.num_undefined, result.num_samples, result.accuracy) == (3, 3, 0.0)
+    assert math.isnan(result.loss) and result.confusion.sum() == 0
+
+
 def test_an_evaluation_without_a_loss_is_never_the_best() -> None:
     assert math.isnan(monitored({"val_loss": math.nan, "val_accuracy": 0.9}, "val_accuracy"))
     assert monitored({"val_loss": 0.5, "val_accuracy": 0.9}, "val_accuracy") == 0.9

@@ -55,6 +55,18 @@ def test_no_warm_up_starts_at_the_full_rate() -> None:
     assert optimizer.param_groups[0]["lr"] == 0.3
 
 
+@pytest.mark.parametrize("name", ["Adagrad", "ASGD", "Adadelta", "Rprop", "SGD", "AdamW"])
+def test_one_cycle_goes_with_optimizers_that_have_no_momentum_too(name: str) -> None:
+    optimizer = getattr(torch.optim, name)([nn.Parameter(torch.zeros(1))], lr=0.1)
+    node = {"_target_": "training.schedule.one_cycle", "max_lr": 0.1, "total_steps": "total_steps"}
+    rates = rates_of_updates(Schedule(node, optimizer, TEN_STEPS, "val_accuracy"), optimizer, 10)
+    sgd = make_sgd()
+    assert rates == rates_of_updates(Schedule(node, sgd, TEN_STEPS, "val_accuracy"), sgd, 10)
+    group = optimizer.param_groups[0]  # at the end torch gives back the largest momentum
+    momenta = [group[key] for key in ("momentum", "betas") if key in group]
+    assert momenta == {"SGD": [0.95], "AdamW": [(0.95, 0.999)]}.get(name, [])
+
+
 @pytest.mark.parametrize("total_steps", [1, 2, 7, 1000])
 def test_a_cosine_ends_exactly_at_its_minimum_and_stays_there(total_steps: int) -> None:
     optimizer = make_sgd(0.5)

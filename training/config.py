@@ -210,6 +210,9 @@ def _freeze(schema: type, values: Any) -> Any:
 
 def unknown_key(key: str, known: Iterable[str] = ()) -> ConfigError:
     """Return the error for a key that is neither in the schema nor among `known` ones."""
+    group, _, rest = key.partition(".")
+    if rest and key in _known_keys(Config):
+        return ConfigError(f"{key} is a key of other files of conf/{group} than the one in use")
     known = sorted({*_known_keys(Config), *known})
     parent = key.rpartition(".")[0]
     siblings = [name for name in known if parent and name.rpartition(".")[0] == parent]

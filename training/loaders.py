@@ -115,7 +115,7 @@ def make_loaders(run: Run, device: torch.device, drop_single: bool) -> Loaders:
         finish=here.finish,
         build_val=here.build_val,
         classes=list(train.classes),
-        facts=[f"epochs from {first} on: {num} samples" for first, num in coming.items() if first],
+        facts=_facts(config, coming),
         notes=_notes(config, run.curriculum, val, _epochs_of(single, coming)),
         train=_make_loader(
             stages.build,
@@ -246,6 +246,14 @@ def _leaving_one(config: Config, sizes: set[int]) -> list[int]:
     if config.loader.drop_last or config.batch_size == 1 or 1 in own.values():
         return []
     return [size for size, num in own.items() if num % config.batch_size == 1]
+
+
+def _facts(config: Config, coming: dict[int, int]) -> list[str]:
+    facts = [f"epochs from {first} on: {num} samples" for first, num in coming.items() if first]
+    for first, row in (config.curriculum.table or {}).items():
+        values = ", ".join(f"{name}={value}" for name, value in row.items())
+        facts.append(f"epochs from {first} on: {values}")
+    return facts
 
 
 def _epochs_of(sizes: list[int], coming: dict[int, int]) -> str:

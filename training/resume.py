@@ -103,6 +103,8 @@ def restore(run: Run, state: State, loaders: Loaders, plan: Plan) -> Rows | None
 
 def _nothing_left(run: Run, state: State, plan: Plan) -> str:
     patience = run.config.trainer.early_stopping
+    if run.config.trainer.fast_dev_run and state.epoch >= plan.epochs:
+        return "it was a trial of one epoch, trainer.fast_dev_run=true"
     if state.epoch >= plan.epochs:
         return f"all of its {plan.epochs} epochs are trained, epochs={state.epoch + 1} adds one"
     at_start = state.progress.num_batches == 0
