@@ -152,7 +152,7 @@ def test_a_target_that_does_not_exist_is_named(path: str) -> None:
         ("torch.nn.Linera", "there is no torch.nn.Linera; did you mean torch.nn.Linear?"),
         ("trainnig.build.f", "there is no trainnig.build.f"),
         ("training.build.biuld_image", "did you mean training.build.build_image?"),
-        ("torchvision.transfroms.v2.RGB", "did you mean torchvision.transforms.v2.RGB?"),
+        ("torchvision.transfroms.v2.Pad", "did you mean torchvision.transforms.v2.Pad?"),
         ("training.build", "but training.build is a module; one in it is named by training.build."),
     ],
 )

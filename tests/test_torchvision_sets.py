@@ -18,6 +18,8 @@ from training.config import ConfigError
 from training.data.cifar10 import Cifar10
 from training.data.imagenette import Imagenette
 
+HAS_IMAGENETTE = hasattr(datasets, "Imagenette")
+
 NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 WNIDS = {
     "n01440764": "tench",
@@ -64,6 +66,8 @@ def cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def imagenette(tmp_path: Path) -> Path:
     """The folders of Imagenette with 3 images a class for training, and 2 for validation."""
+    if not HAS_IMAGENETTE:
+        pytest.skip("torchvision 0.16 has no Imagenette")
     for number, wnid in enumerate(WNIDS):
         for split, count in {"train": 3, "val": 2}.items():
             for index in range(count):
@@ -134,10 +138,17 @@ def test_what_is_there_is_not_downloaded_again(
 
 @pytest.mark.parametrize("name", ["cifar10", "imagenette"])
 def test_a_data_set_that_is_not_there_is_named_in_a_line(name: str, tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r"data\.train: .* refused .* data\.download=true fetches "
-    ):
+    said = r"data\.train: .* refused .* data\.download=true fetches "
+    if name == "imagenette" and not HAS_IMAGENETTE:
+        said = r"data=imagenette must have torchvision 0\.17 or newer, but "
+    with pytest.raises(ConfigError, match=said):
         train(tmp_path / "run", f"data={name}", f"data.root={tmp_path}")
+
+
+def test_torchvision_without_imagenette_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(datasets, "Imagenette", raising=False)
+    with pytest.raises(ConfigError, match=r"^data=imagenette must have torchvision 0\.17 or newer"):
+        Imagenette("nowhere", "train")
 
 
 @pytest.mark.parametrize(("name", "sizes"), [("cifar10", (20, 3, 32)), ("imagenette", (30, 3, 48))])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torchvision
 from torchvision import datasets
 
 from training.checks import ConfigError
@@ -32,6 +33,11 @@ class Imagenette(ImageFolder):
         download: bool = False,
         on_error: str = "raise",
     ) -> None:
+        if not hasattr(datasets, "Imagenette"):
+            raise ConfigError(
+                "data=imagenette must have torchvision 0.17 or newer, but this is "
+                f"{torchvision.__version__}; data=image_folder reads its files, where they are"
+            )
         # torchvision before 0.18 refuses to download what is there already.
         there = (Path(root) / _FOLDERS.get(size, size)).is_dir()
         try:
