@@ -112,13 +112,9 @@ def _is_left_at_default(composed: DictConfig, name: str) -> bool:
     node = OmegaConf.select(composed.augment, parent) if parent else None
     if not isinstance(node, DictConfig) or "_target_" not in node:
         return False
+    transform = target_of({"_target_": node["_target_"]}, f"augment.{parent}")
     try:
-        return (
-            own
-            in inspect.signature(
-                target_of({"_target_": node["_target_"]}, f"augment.{parent}")
-            ).parameters
-        )
+        return own in inspect.signature(transform).parameters
     except (TypeError, ValueError):  # one of another language does not say
         return False
 
