@@ -22,8 +22,8 @@ def describe() -> dict[str, Any]:
 
     Environment variables are left out: they hold secrets.
     """
-    named = {item.metadata["Name"]: item.version for item in distributions()}
-    packages = {name: version for name, version in named.items() if name}
+    whole = [item for item in distributions() if "Name" in item.metadata]  # else half installed
+    packages = {item.metadata["Name"]: item.version for item in whole}
     own = ranks()
     several = {"ranks": {"world_size": own.world_size, "num_nodes": own.num_nodes}}
     return ({} if own.is_single else several) | {

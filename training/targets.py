@@ -10,6 +10,7 @@ import importlib.util
 import inspect
 import pydoc
 import re
+import sys
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -182,6 +183,9 @@ def target_of(node: Node, place: str) -> Any:
         raise ConfigError(f"{place}._target_={path} cannot be imported: {reason}") from error
     if target is None:
         raise _absent(place, path)
+    if isinstance(target, ModuleType):  # Python 3.13 finds it before a function of its name
+        package, _, name = path.rpartition(".")
+        target = getattr(sys.modules.get(package), name, target)
     if isinstance(target, ModuleType):
         raise ConfigError(
             f"{place}._target_ must exist as a function or class, but {path} is a module; "
