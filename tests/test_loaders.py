@@ -32,7 +32,7 @@ def test_batches_are_those_of_a_plain_loader_over_the_build(lifetime: int, tmp_p
         for epoch in range(4):
             keys = [policy.key(policy.order(i, epoch, 24), epoch) for i in range(24)]
             assert loaders.finish is not None
-            samples = [loaders.finish(loaders.build(key), key) for key in keys]
+            samples = [loaders.make(key)[1] for key in keys]
             plain = list(DataLoader(samples, batch_size=5))
             found = list(loaders.train)
             assert len(found) == len(plain)
@@ -88,9 +88,7 @@ def test_with_store_all_a_sample_is_the_same_in_all_epochs_of_its_generation(
         with begin(tmp_path / name, *options) as run:
             _, loaders, _ = prepare(run)
             keys = [loaders.train.policy.key(0, epoch) for epoch in (1, 2)]
-            made = [loaders.build(key) for key in keys]
-            if loaders.finish is not None:
-                made = [loaders.finish(s, key) for s, key in zip(made, keys, strict=True)]
+            made = [loaders.make(key)[1] for key in keys]
             images[name] = [sample["image"] for sample in made]
 
     assert keys[0].generation == keys[1].generation

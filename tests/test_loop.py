@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -473,20 +474,22 @@ def test_a_class_that_validation_lacks_is_said_before_training(tmp_path: Path) -
     assert log.index("validation holds no sample of class ") < log.index("epoch 0 of 1")
 
 
-def test_an_evaluation_without_a_loss_is_no_progress_to_a_plateau_either(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    values = iter([(0.5, 0.1), (math.nan, 0.9), (0.5, 0.2)])
+def script_evaluations(monkeypatch: pytest.MonkeyPatch, **values: list[float]) -> None:
+    """Let evaluations, one after the other, come to the values that are given by their name."""
+    coming = {name: iter(each) for name, each in values.items()}
     evaluate = loop.evaluate
 
     def scripted(*arguments: Any) -> Any:
-        result = evaluate(*arguments)
-        loss, accuracy = next(values)
-        object.__setattr__(result, "loss", loss)
-        object.__setattr__(result, "accuracy", accuracy)
-        return result
+        return replace(evaluate(*arguments), **{name: next(each) for name, each in coming.items()})
 
     monkeypatch.setattr(loop, "evaluate", scripted)
+
+
+def test_an_evaluation_without_a_loss_is_no_progress_to_a_plateau_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses, accuracies = [0.5, math.nan, 0.5], [0.1, 0.9, 0.2]
+    script_evaluations(monkeypatch, loss=losses, accuracy=accuracies)
     rows = runs.train(tmp_path, "schedule=plateau", "schedule.patience=0", "epochs=3")
 
     assert rows[0]["lr"] == rows[1]["lr"] > rows[2]["lr"]
@@ -495,15 +498,7 @@ def test_an_evaluation_without_a_loss_is_no_progress_to_a_plateau_either(
 def test_training_ends_early_after_so_many_evaluations_without_a_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    losses = iter([0.5, 0.4, math.nan, 0.45, 0.1, 0.1])
-    evaluate = loop.evaluate
-
-    def scripted(*arguments: Any) -> Any:
-        result = evaluate(*arguments)
-        object.__setattr__(result, "loss", next(losses))
-        return result
-
-    monkeypatch.setattr(loop, "evaluate", scripted)
+    script_evaluations(monkeypatch, loss=[0.5, 0.4, math.nan, 0.45, 0.1, 0.1])
     options = ["trainer.early_stopping=2", "trainer.monitor=val_loss", "epochs=6"]
     rows = runs.train(tmp_path, *options)
 

@@ -366,6 +366,22 @@ def write_plan(folder: Path, sections: dict[str, list[str]]) -> None:
     (folder / PLAN).write_text(json.dumps({"jobs": jobs}))
 
 
+def write_longer(folder: Path, accuracies: list[float], then: list[float]) -> dict[str, list[str]]:
+    """Write lifetime 1 and 2 with the same accuracies, and 2 for longer at equal wall time.
+
+    Returns:
+        The plan's sections.
+    """
+    runs = {
+        "1": {"lifetime": 1, "accuracies": accuracies, **ONCE},
+        "2": {"lifetime": 2, "accuracies": accuracies, **TWICE},
+        "2-long": {"lifetime": 2, "accuracies": [*accuracies, *then], **TWICE},
+    }
+    sections = {"at equal epochs": ["1", "2"], "at equal wall time": ["1", "2-long"]}
+    write_plan(write_serial_runs(folder, runs), sections)
+    return sections
+
+
 def test_what_only_pays_at_equal_wall_time_is_mentioned(tmp_path: Path) -> None:
     low, high = {"accuracies": [0.5, 0.8]}, {"accuracies": [0.5, 0.8, 0.95]}
     runs = {
@@ -389,14 +405,8 @@ def test_what_only_pays_at_equal_wall_time_is_mentioned(tmp_path: Path) -> None:
 def test_an_accuracy_at_equal_wall_time_is_told_with_its_epochs_and_the_baseline(
     tmp_path: Path,
 ) -> None:
-    runs = {
-        "1": {"lifetime": 1, "accuracies": [0.5, 0.9], **ONCE},
-        "2": {"lifetime": 2, "accuracies": [0.5, 0.9], **TWICE},
-        "2-long": {"lifetime": 2, "accuracies": [0.5, 0.9, 0.92, 0.95], **TWICE},
-    }
-    folder = write_serial_runs(tmp_path / "sweep", runs)
-    sections = {"at equal epochs": ["1", "2"], "at equal wall time": ["1", "2-long"]}
-    write_plan(folder, sections)
+    folder = tmp_path / "sweep"
+    sections = write_longer(folder, [0.5, 0.9], then=[0.92, 0.95])
     sweep = read_sweep(folder)
 
     at_equal_time = (
@@ -414,14 +424,8 @@ def test_an_accuracy_at_equal_wall_time_is_told_with_its_epochs_and_the_baseline
 
 
 def test_a_target_reached_only_at_equal_wall_time_is_told_so(tmp_path: Path) -> None:
-    runs = {
-        "1": {"lifetime": 1, "accuracies": [0.5, 0.7], **ONCE},
-        "2": {"lifetime": 2, "accuracies": [0.5, 0.7], **TWICE},
-        "2-long": {"lifetime": 2, "accuracies": [0.5, 0.7, 0.8, 0.95], **TWICE},
-    }
-    folder = write_serial_runs(tmp_path / "sweep", runs)
-    sections = {"at equal epochs": ["1", "2"], "at equal wall time": ["1", "2-long"]}
-    write_plan(folder, sections)
+    folder = tmp_path / "sweep"
+    write_longer(folder, [0.5, 0.7], then=[0.8, 0.95])
     assert verdict(read_sweep(folder, 0.8)) == (
         "At equal epochs no setting that keeps the accuracy reached 80.00 % with every seed. "
         "At equal wall time lifetime=2 is the first to do so, in 13.5 s, and ends at 95.00 % after "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import math
 from bisect import bisect_right
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from training.config import ConfigError, suggest
 from training.sections import Table
+from training.signature import parameters_of
 from training.targets import target_of
 
 T = TypeVar("T")
@@ -113,10 +113,7 @@ def _is_left_at_default(composed: DictConfig, name: str) -> bool:
     if not isinstance(node, DictConfig) or "_target_" not in node:
         return False
     transform = target_of({"_target_": node["_target_"]}, f"augment.{parent}")
-    try:
-        return own in inspect.signature(transform).parameters
-    except (TypeError, ValueError):  # one of another language does not say
-        return False
+    return own in (parameters_of(transform) or {})
 
 
 def _check_value(epoch: int, name: str, value: Any, plain: Any) -> None:

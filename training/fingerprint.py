@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import json
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,9 @@ def fingerprint(config: Config, table: Table, node: Node, content: str, stored: 
         epoch: {name: value for name, value in row.items() if not name.startswith(left_out)}
         for epoch, row in table.items()
     }
-    values = [None, *rows.values()]
-    rows = {
-        epoch: row for (epoch, row), last in zip(rows.items(), values, strict=False) if row != last
-    }
+    for (_, row), (epoch, later) in pairwise(list(rows.items())):
+        if later == row:  # what changes nothing stored does not count
+            del rows[epoch]
     # As lists, because the order of transforms counts and that of other entries does not.
     transforms = {"stored": list(augment.stored.items()), "table": rows} if stored else {}
     if stored and augment.replaces_prepare:

@@ -106,19 +106,18 @@ class Schedule:
                     rates = [rate * factor for rate in getattr(scheduler, name)]
                     setattr(scheduler, name, rates)
 
-    def advance(self, num_updates: int, initial: float | None = None) -> None:
+    def advance(self, num_updates: int) -> None:
         """Stand where a schedule of updates is after so many of them, from its start on.
 
-        Args:
-            num_updates: from the start of the run.
-            initial: the first group's `initial_lr`, where rates were scaled since the start: a
-                schedule may name a rate of its own, which a new one of the optimizer leaves.
+        Rates that were scaled since, as the groups of the optimizer say, are so here: a schedule
+        may name a rate of its own, which a new one of the optimizer leaves.
         """
-        for group, first in zip(self.scheduler.optimizer.param_groups, self._first, strict=True):
-            group.update(first)
+        groups = self.scheduler.optimizer.param_groups
         own = self._first[0].get("initial_lr")
-        if initial is not None and own:
-            self.scale(initial / own)
+        factor = groups[0].get("initial_lr", own) / own if own else 1.0
+        for group, first in zip(groups, self._first, strict=True):
+            group.update(first)
+        self.scale(factor)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of steps of the schedule before one of the optimizer
             for _ in range(num_updates):

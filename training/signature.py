@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -42,6 +42,14 @@ def check_entries(target: Callable[..., Any], entries: dict[str, Any], place: st
             rules = [_RULES[kind] for kind in _RULES if kind in kinds[name]]
             rule = " or ".join([*(["null"] if NoneType in kinds[name] else []), *rules])
             check(f"{place}.{name}", value, _is_of(value, kinds[name]), rule)
+
+
+def parameters_of(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
+    """Return the parameters of a class or function; None where it does not say them."""
+    try:
+        return inspect.signature(target).parameters
+    except (TypeError, ValueError):  # written in C, perhaps
+        return None
 
 
 def _is_number_of_torch(value: Any) -> bool:

@@ -192,8 +192,7 @@ class State:
         self.optimizer.load_state_dict(checkpoint["optimizer"])
         self.scaler.load_state_dict(checkpoint["scaler"])
         if num_updates is not None and self.schedule.each == "update":
-            initial = checkpoint["optimizer"]["param_groups"][0].get("initial_lr")
-            self.schedule.advance(num_updates, initial)
+            self.schedule.advance(num_updates)
         else:
             self.schedule.load_state_dict(checkpoint["scheduler"])
         self._scale(checkpoint["base_lr"])

@@ -22,7 +22,7 @@ from training.checks import check, reason
 from training.config import ConfigError
 from training.nearest import nearest_target
 from training.sections import Node
-from training.signature import check_entries
+from training.signature import check_entries, parameters_of
 
 PROJECT = Path(__file__).resolve().parent.parent
 
@@ -88,9 +88,8 @@ def _without_nulls_of_others(target: Any, entries: Node) -> Node:
 
     It stands in a file of conf/ for the target there, and Hydra's `~` deletes nothing that is null.
     """
-    try:
-        parameters = inspect.signature(target).parameters
-    except (TypeError, ValueError):  # written in C, perhaps
+    parameters = parameters_of(target)
+    if parameters is None:
         return entries
     if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
         return entries

@@ -18,19 +18,28 @@ FEW_SEEDS = 3  # of fewer the range says little
 
 def verdict(sweep: Sweep) -> str:
     """Return in a sentence or two which setting to choose, and why."""
-    said = _verdict(sweep)
-    if sweep.baseline is None:
-        return said
+    return " ".join(filter(None, [_verdict(sweep), _scattered(sweep), _gone(sweep)]))
+
+
+def _scattered(sweep: Sweep) -> str:
+    """Say that the baseline scatters by more than what a loss is told by."""
+    if sweep.baseline is None or len(sweep.first) < 2:
+        return ""
     theirs = sweep.baseline.last_accuracy
-    if theirs.half_range > MOST_TOLERANCE and len(sweep.first) > 1:
-        low, high = (percent(end(theirs.values)) for end in (min, max))
-        said += f" More seeds would tell: those of {sweep.baseline.name} end from {low} to {high}."
-    if not sweep.without_runs:
-        return said
+    if theirs.half_range <= MOST_TOLERANCE:
+        return ""
+    low, high = (percent(end(theirs.values)) for end in (min, max))
+    return f"More seeds would tell: those of {sweep.baseline.name} end from {low} to {high}."
+
+
+def _gone(sweep: Sweep) -> str:
+    """Say of which settings no run ended, and what is compared with where it was the baseline."""
+    if sweep.baseline is None or not sweep.without_runs:
+        return ""
     lifetimes = [re.search(r"\blifetime=(\d+)", name) for name in sweep.without_runs]
     shorter = [found for found in lifetimes if found and int(found[1]) < sweep.baseline.lifetime]
     then = f"; {sweep.baseline.name} is compared with in its place" if shorter else ""
-    return f"{said} Of {' and '.join(sweep.without_runs)} no run ended{then}."
+    return f"Of {' and '.join(sweep.without_runs)} no run ended{then}."
 
 
 def _verdict(sweep: Sweep) -> str:
