@@ -240,6 +240,16 @@ def test_an_optimizer_is_refused_where_it_would_stop_at_sparse_gradients(
         try_training(config, model, partial(cross_entropy, num_classes=10), loaders, prepare)
 
 
+def test_a_weight_decay_that_sparse_gradients_do_not_go_with_is_said_as_well(
+    begun: tuple[Any, ...],
+) -> None:
+    config, loaders, prepare = begun
+    sgd = {"_target_": "torch.optim.SGD", "lr": 0.1, "weight_decay": 0.01}
+    config = replace(config, optimizer=sgd)
+    with pytest.raises(ConfigError, match=r"torch\.optim\.SGD does not: .* do without weight "):
+        try_training(config, Looked(), partial(cross_entropy, num_classes=10), loaders, prepare)
+
+
 @pytest.mark.parametrize(
     ("kind", "error", "said"),
     [

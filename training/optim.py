@@ -167,6 +167,36 @@ def _check_step(optimizer: Optimizer, node: Node) -> None:
         ) from error
 
 
+def check_sparse(node: Node, model: nn.Module) -> None:
+    """Refuse an optimizer of torch's that cannot make a step by the sparse gradients of a model.
+
+    Args:
+        node: of the optimizer.
+        model: a copy, after a backward pass; the step changes it.
+
+    Raises:
+        ConfigError: names a parameter that has a sparse gradient, and what torch says.
+    """
+    sparse = [
+        (name, weight)
+        for name, weight in model.named_parameters()
+        if weight.grad is not None and weight.grad.is_sparse
+    ]
+    if not sparse:
+        return
+    optimizer = _made(node, parameter_groups(sparse))
+    if not type(optimizer).__module__.startswith("torch."):
+        return
+    try:
+        optimizer.step()
+    except Exception as error:
+        raise ConfigError(
+            f"optimizer must take sparse gradients, which {sparse[0][0]} of the model has, but "
+            f"{node['_target_']} does not: {reason(error)}; SGD and Adagrad of torch.optim do "
+            "without weight decay, and sparse=false in the module makes dense ones"
+        ) from error
+
+
 def _stand_in(group: dict[str, Any]) -> dict[str, Any]:
     """Return a group with one small parameter for all of as many dimensions."""
     alike = {parameter.ndim: parameter for parameter in group["params"]}

@@ -18,6 +18,7 @@ from training.config import Config
 from training.device import Batch, Preprocess, autocast
 from training.loaders import Loaders
 from training.models import check_output, forward
+from training.optim import check_sparse
 from training.randomness import aside
 from training.state import Loss
 
@@ -25,7 +26,6 @@ _LIBRARIES = ("torch", "torchvision", "timm")
 _OURS = (__name__, "training.models")
 _OF_TORCH = (RuntimeError, ValueError, TypeError)
 _SWITCH = "use_deterministic_algorithms"
-_TAKE_SPARSE = ("SGD", "SparseAdam", "Adagrad")  # of torch.optim; the others raise in their step
 _ENOUGH = 2  # samples, for a norm over the batch
 
 Ready = Callable[[Preprocess, Batch], tuple[Tensor, Tensor]]  # what is done to a batch first
@@ -49,7 +49,7 @@ def try_training(
         with autocast(prepare.device, config.trainer.precision):
             value = loss(forward(model, images), labels)
         value.backward()
-        _check_sparse(model, config.optimizer["_target_"])
+        check_sparse(config.optimizer, model)
 
     sample = _first_sample(loaders, is_train=True)
     _try(config, model, sample, prepare, Preprocess.for_training, step)
@@ -147,24 +147,6 @@ def _named(model: nn.Module, target: str, images: Tensor) -> Iterator[None]:
             f"model must fit images of {shape}, but {target} failed{_place(error, model)}: "
             f"{reason(error)}; {_remedy(str(error), model)}"
         ) from error
-
-
-def _check_sparse(model: nn.Module, optimizer: str) -> None:
-    """Refuse an optimizer of torch's that stops at sparse gradients, where there are some.
-
-    Raises:
-        ConfigError: names a parameter that has one.
-    """
-    name = optimizer.rpartition(".")[2]
-    if not optimizer.startswith("torch.optim.") or name in _TAKE_SPARSE:
-        return
-    for parameter, weight in model.named_parameters():
-        if weight.grad is not None and weight.grad.is_sparse:
-            raise ConfigError(
-                f"optimizer must take sparse gradients, which {parameter} of the model has, but "
-                f"{optimizer} does not; {', '.join(_TAKE_SPARSE)} of torch.optim do, and "
-                "sparse=false in the module makes dense ones"
-            )
 
 
 def _place(error: Exception, model: nn.Module) -> str:
